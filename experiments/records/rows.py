@@ -89,6 +89,7 @@ class PromptRow(Row):
     metrics: Metrics = Field(default_factory=dict)
     alone_s: float | None = None
     alone_error: str | None = None
+    fresh_error: str | None = None
     state: str | None = None
     off_target: float | None = None
     rounds_s: float | None = None

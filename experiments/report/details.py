@@ -147,7 +147,8 @@ def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
 
 def errors(run: RunRecords) -> Finding | None:
     alone = pl.format("decoding alone, with meters: {}", pl.col("alone_error"))
-    failed = run.prompts.with_columns(pl.coalesce("error", alone))
+    fresh = pl.format("fresh drafts: {}", pl.col("fresh_error"))
+    failed = run.prompts.with_columns(pl.coalesce("error", alone, fresh))
     rows = failed.filter(failed["error"].is_not_null()).to_dicts()
     columns = [
         keyed(name.partition("_")[0], name, left=True)

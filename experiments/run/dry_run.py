@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 TIMED_TOKENS = 16
+"""Tokens that every method decodes to estimate its speed."""
+
 FRESH_TEXTS = 2
 """Fresh drafts of a text take a step for each token, where a step of the text keeps about two."""
-"""Tokens that every method decodes to estimate its speed."""
 
 
 @dataclass(frozen=True)

@@ -263,10 +263,8 @@ def run_unit(
                 started(f"{name}: fresh drafts", 1)
                 try:
                     fresh = bench.fresh_drafts(method, prompt, sampling, outcome)
-                except Exception as error:
-                    message = f"fresh drafts: {in_words(error, 'the fresh draft')}"
-                    prompts.append(failed_row(columns, message))
-                    continue
+                except (Exception, SystemExit) as error:  # the decoded text stays valid
+                    measured = measured | {"fresh_error": in_words(error, "the fresh draft")}
             prompts.append(outcome.row(columns | measured, text, compared, metrics))
             steps += [step.row(key, i, fresh[i]) for i, step in enumerate(outcome.steps)]
             if repeat == 0 and prompt.index < config.trees and outcome.staged:

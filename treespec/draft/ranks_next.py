@@ -33,7 +33,7 @@ def best_next(drafter: Drafter, tree: TokenTree, nodes: Sequence[int]) -> list[i
         [7, None]
     """
     if not isinstance(drafter, RanksNext):
-        return [_from_children(tree, node) for node in nodes]
+        return [from_children(tree, node) for node in nodes]
     ranked = drafter.best_next()
     if len(ranked) != tree.shape.size:
         raise InvalidTree(
@@ -43,7 +43,8 @@ def best_next(drafter: Drafter, tree: TokenTree, nodes: Sequence[int]) -> list[i
     return [ranked[node] for node in nodes]
 
 
-def _from_children(tree: TokenTree, node: int) -> int | None:
+def from_children(tree: TokenTree, node: int) -> int | None:
+    """The best token of the row that a node's children come from, None for a node without children."""
     groups = tree.groups_of(node)
     if not groups:
         return None

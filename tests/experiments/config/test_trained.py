@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused_with_its_key(pair, heads, tmp_path):
     for draft, shape, said in (
         ({"source": "medusa", "model": str(heads / "medusa")}, "chain:5", "the head predicts 4 positions"),
         ({"source": "block", "model": str(heads / "block")}, "chain:6", "the head predicts 5 positions"),
-        ({"source": "medusa", "model": str(heads / "block")}, "chain:2", "holds no Medusa heads"),
+        ({"source": "medusa", "model": str(heads / "block")}, "chain:2", "is no medusa head"),
         ({"source": "block", "model": "nobody/nothing"}, "chain:2", "there is no head 'nobody/nothing'"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as refused:

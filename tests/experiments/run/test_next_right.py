@@ -10,6 +10,7 @@ from treespec.draft import ModelDrafter, NoDrafter
 from treespec.experiments.config.schema import Config
 from treespec.experiments.measure.searched_run import run
 from treespec.experiments.records.outcome import StepOutcome
+from treespec.experiments.report import details
 from treespec.experiments.report.next_right import SIBLING
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import unit as unit_module
@@ -240,15 +241,23 @@ def test_every_tree_method_records_its_marks(changes, config, loaded_pair, tmp_p
     assert all(place != SIBLING or band != "root" for place, band in found.shares)
 
 
-def test_a_fresh_draft_that_fails_is_an_error_of_its_method(
-    config, loaded_pair, tmp_path, monkeypatch
+def test_a_fresh_draft_that_fails_leaves_the_measured_text_as_it_is(
+    config, loaded_pair, tmp_path, monkeypatch, finished
 ):
     def failing(*arguments):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(unit_module, "fresh_right", failing)
     changed = Config.model_validate(config | {"samplings": [{"temperature": 0}]})
-    found = load_run(run(changed, folder=tmp_path / "r", load=lambda models: loaded_pair).folder)
-    errors = found.prompts.filter(prompt=0)["error"].to_list()
-    assert sum("fresh drafts: " in (error or "") for error in errors) == 3
-    assert found.prompts.filter(prompt=1)["error"].null_count() == 5
+    done = run(changed, folder=tmp_path / "r", load=lambda models: loaded_pair)
+    found = load_run(done.folder)
+    assert not done.failures
+    errors = found.prompts.filter(prompt=0)["fresh_error"].to_list()
+    assert sum("no memory" in (error or "") for error in errors) == 3
+    assert found.prompts.filter(prompt=1)["fresh_error"].null_count() == 5
+    kept = ["prompt", "method", "step", "kept", "spine", "right"]
+    same = finished.steps.filter(sampling="T=0").select(kept).sort("method", "prompt", "step")
+    assert found.steps.select(kept).sort("method", "prompt", "step").equals(same)
+    assert found.steps["fresh"].null_count() == len(found.steps)
+    (shown,) = details.errors(found).tables
+    assert {row["error"].split(":")[0] for row in shown.items} == {"fresh drafts"}

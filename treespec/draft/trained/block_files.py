@@ -51,12 +51,10 @@ def load_block(source: str, target: Any, *, causal: bool | None = None) -> Block
     """
     from treespec.draft.trained.checkpoint import read_checkpoint  # loads transformers
     from treespec.draft.trained.target_parts import TargetParts
-    from treespec.draft.trained.vocabulary import kept_tokens
 
     parts, checkpoint = TargetParts.of(target), read_checkpoint(source)
     _refuse_others(checkpoint)
-    nested = "transformer_layer_config" in checkpoint.config
-    config = _layer_config(checkpoint, nested)
+    config = _layer_config(checkpoint)
     sizes = _sizes(checkpoint, config)
     wanted = _states(checkpoint, parts, config.num_hidden_layers)
     reads = Features(
@@ -64,45 +62,17 @@ def load_block(source: str, target: Any, *, causal: bool | None = None) -> Block
         "post" if "post" in wanted else None,
     )
     rules = _rules(checkpoint, parts, config, tuple(map(reads.states.index, wanted)), causal)
-
-    adapter = None
-    if checkpoint.has("hidden_dim_adapter.proj.weight"):
-        adapter = _linear(checkpoint, parts, "hidden_dim_adapter.proj", parts.width, sizes.width)
-    elif sizes.width != parts.width:
-        raise LoadError(
-            f"{source!r} has the hidden size {sizes.width}, but the target has {parts.width}: the head is "
-            "for another target"
-        )
-    fc, projected = ENCODER if checkpoint.has(f"{ENCODER[0]}.weight") else ("fc", "hidden_norm")
-    project = _linear(checkpoint, parts, fc, len(wanted) * sizes.width, sizes.width)
-    hidden_norm, norm = (_norm(checkpoint, parts, name, sizes) for name in (projected, "norm"))
-    layers = [_layer(checkpoint, parts, i, sizes) for i in range(config.num_hidden_layers)]
-    kept, rows = kept_tokens(checkpoint, parts.vocab_size)
-    embedding, own_embedding = parts.embedding, checkpoint.maybe(
-        "embed_tokens.weight", (parts.vocab_size, sizes.width)
-    )  # fmt: skip
-    if own_embedding is not None:
-        embedding = nn.Embedding.from_pretrained(own_embedding.to(parts.device, parts.dtype))
-    own_head = kept is not None or checkpoint.has("lm_head.weight")
-    head = _linear(checkpoint, parts, "lm_head", sizes.width, rows) if own_head else parts.head
-    if sizes.width != parts.width and (own_embedding is None or not own_head):
-        raise LoadError(
-            f"{source!r} has the hidden size {sizes.width} and the target {parts.width}, so it cannot "
-            "share the target's embedding and head, but it has none of its own"
-        )
-    checkpoint.ignore("verifier_lm_head.weight", "verifier_norm.weight")
-    checkpoint.require_all_taken()
-    contract = Contract(
-        "block", reads, order=tuple(map(_named, wanted)), vocabulary=None if kept is None else rows,
-        head="own" if own_head else "target's", embedding="target's" if own_embedding is None else "own",
-        notes=_notes(rules),
-    )  # fmt: skip
+    net = _net(checkpoint, parts, config, sizes, len(wanted))
     return BlockHead(
-        sizes, rules, contract, layers=layers, project=project, hidden_norm=hidden_norm, norm=norm,
-        embedding=embedding, head=head, rotary=_rotary(config, parts), vocab_size=target.vocab_size,
-        kept=None if kept is None else kept.to(parts.device), adapter=adapter, ids=parts.vocab_size,
+        sizes,
+        rules,
+        _contract(parts, net, reads, wanted, rules),
+        **net,
+        rotary=_rotary(config, parts),
+        vocab_size=target.vocab_size,
+        ids=parts.vocab_size,
         target_layers=parts.layers,
-    )  # fmt: skip
+    )
 
 
 def save_block(head: BlockHead, folder: Path) -> None:
@@ -181,20 +151,76 @@ def _refuse_others(checkpoint: "Checkpoint") -> None:
             f"{checkpoint.name!r} is a head of type {kind if kind != 'dflash' else projector!r}, not a "
             "block drafter (DFlash or JetSpec)"
         )
-    if not any(checkpoint.has(f"{name}.weight") for name in ("fc", ENCODER[0])):
+    checkpoint.require_family("block", f"{_projection(checkpoint)[0]}.weight")
+
+
+def _projection(checkpoint: "Checkpoint") -> tuple[str, str]:
+    """Names of the projection of the target's features and of its norm."""
+    return ENCODER if checkpoint.has(f"{ENCODER[0]}.weight") else ("fc", "hidden_norm")
+
+
+def _net(
+    checkpoint: "Checkpoint", parts: "TargetParts", config: Any, sizes: BlockSizes, states: int
+) -> dict[str, Any]:
+    """The modules of the network and the tokens that it has rows for, by the names of `BlockHead`."""
+    from treespec.draft.trained.target_parts import require_width
+    from treespec.draft.trained.vocabulary import kept_tokens
+
+    width, adapter = sizes.width, None
+    if checkpoint.has("hidden_dim_adapter.proj.weight"):
+        adapter = _linear(checkpoint, parts, "hidden_dim_adapter.proj", parts.width, width)
+    else:
+        require_width(checkpoint.name, width, parts)
+    kept, rows = kept_tokens(checkpoint, parts.vocab_size)
+    own = checkpoint.maybe("embed_tokens.weight", (parts.vocab_size, width))
+    own_head = kept is not None or checkpoint.has("lm_head.weight")
+    if width != parts.width and (own is None or not own_head):
         raise LoadError(
-            f"{checkpoint.name!r} holds no block drafter: it has no tensor 'fc.weight', which projects the "
-            f"target's features, but {checkpoint.names[:3]}"
+            f"{checkpoint.name!r} has the hidden size {width} and the target {parts.width}, so it cannot "
+            "share the target's embedding and head, but it has none of its own"
         )
+    embedding = parts.embedding
+    if own is not None:
+        embedding = nn.Embedding.from_pretrained(own.to(parts.device, parts.dtype))
+    project, hidden_norm = _projection(checkpoint)
+    net = {
+        "layers": [_layer(checkpoint, parts, i, sizes) for i in range(config.num_hidden_layers)],
+        "project": _linear(checkpoint, parts, project, states * width, width),
+        "hidden_norm": _norm(checkpoint, parts, hidden_norm, sizes),
+        "norm": _norm(checkpoint, parts, "norm", sizes),
+        "embedding": embedding,
+        "head": _linear(checkpoint, parts, "lm_head", width, rows) if own_head else parts.head,
+        "kept": None if kept is None else kept.to(parts.device),
+        "adapter": adapter,
+    }
+    checkpoint.ignore("verifier_lm_head.weight", "verifier_norm.weight")
+    checkpoint.require_all_taken()
+    return net
 
 
-def _layer_config(checkpoint: "Checkpoint", nested: bool) -> Any:
+def _contract(
+    parts: "TargetParts",
+    net: dict[str, Any],
+    reads: Features,
+    wanted: list[Any],
+    rules: BlockRules,
+) -> Contract:
+    return Contract(
+        "block",
+        reads,
+        order=tuple(map(_named, wanted)),
+        vocabulary=None if net["kept"] is None else len(net["kept"]),
+        head="target's" if net["head"] is parts.head else "own",
+        embedding="target's" if net["embedding"] is parts.embedding else "own",
+        notes=_notes(rules),
+    )
+
+
+def _layer_config(checkpoint: "Checkpoint") -> Any:
     """The configuration of its layers, as transformers reads it: what is not stated has its defaults."""
     from transformers import AutoConfig
 
-    given = dict(
-        checkpoint.setting("transformer_layer_config", dict) if nested else checkpoint.config
-    )
+    given = dict(checkpoint.setting("transformer_layer_config", dict, checkpoint.config))
     kind = given.pop("model_type", "qwen3")
     try:
         config: Any = AutoConfig.for_model(kind, **given)
@@ -217,10 +243,14 @@ def _layer_config(checkpoint: "Checkpoint", nested: bool) -> Any:
 
 def _sizes(checkpoint: "Checkpoint", config: Any) -> BlockSizes:
     sizes = BlockSizes(
-        config.hidden_size, config.intermediate_size, config.num_attention_heads,
-        config.num_key_value_heads, config.head_dim, config.rms_norm_eps,
-        bool(getattr(config, "attention_bias", False)),
-    )  # fmt: skip
+        width=config.hidden_size,
+        inner=config.intermediate_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        eps=config.rms_norm_eps,
+        bias=bool(getattr(config, "attention_bias", False)),
+    )
     if sizes.heads % sizes.kv_heads:
         raise LoadError(
             f"config.json of {checkpoint.name!r} states {sizes.heads} heads of queries and "
@@ -271,9 +301,8 @@ def _rules(
 ) -> BlockRules:
     size = _setting(checkpoint, "block_size", int)
     mask = _setting(checkpoint, "mask_token_id", int)
-    vocabulary = checkpoint.config.get("transformer_layer_config", checkpoint.config).get(
-        "vocab_size"
-    )
+    stated_by = checkpoint.setting("transformer_layer_config", dict, checkpoint.config)
+    vocabulary = stated_by.get("vocab_size")
     if vocabulary not in (None, parts.vocab_size):
         raise LoadError(
             f"{checkpoint.name!r} is a head for a vocabulary of {vocabulary:,} tokens, but the target has "
@@ -286,9 +315,13 @@ def _rules(
         )
     stated = _setting(checkpoint, "causal_head", bool, False)
     return BlockRules(
-        size, mask, order, stated if causal is None else causal,
-        _setting(checkpoint, "sample_from_anchor", bool, False), config.max_position_embeddings,
-    )  # fmt: skip
+        block_size=size,
+        mask_token=mask,
+        order=order,
+        causal=stated if causal is None else causal,
+        from_anchor=_setting(checkpoint, "sample_from_anchor", bool, False),
+        max_length=config.max_position_embeddings,
+    )
 
 
 def _setting(checkpoint: "Checkpoint", key: str, kind: type, *default: Any) -> Any:

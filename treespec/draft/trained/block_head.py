@@ -185,10 +185,6 @@ class TextRows:
         keys, values = self._rows[:, layer, :, : self.length + tokens]
         return keys, values
 
-    def drop_block(self) -> None:
-        """Forget what stands behind the text."""
-        self._rows[:, :, :, self.length : self.length + self._block] = 0
-
 
 class BlockHead(nn.Module):
     """The network.
@@ -290,7 +286,6 @@ class BlockHead(nn.Module):
             seen = seen.tril(text.length)
         for i, layer in enumerate(self.layers):
             x = layer(x, turns, *text.of(i, len(block)), seen)
-        text.drop_block()
         first = 0 if self.rules.from_anchor else 1
         logits = self.head(self.norm(x[first : first + count]))
         return spread(logits, self.vocab_size, self.kept)

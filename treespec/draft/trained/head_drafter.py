@@ -1,14 +1,11 @@
 """Drafting with an autoregressive head on the target's hidden states, by levels as any model drafts."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.checks import require_tokens
-from treespec.draft.model import ModelDrafter
-from treespec.draft.trained.contract import Contract
-from treespec.features import Features
+from treespec.draft.trained.trained_drafter import TrainedDrafter
 from treespec.protocols import Growth, Observer
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.model import ProcessedModel
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from treespec.draft.trained.head_model import HeadModel  # loads transformers
 
 
-class HeadDrafter(ModelDrafter):
+class HeadDrafter(TrainedDrafter):
     """Drafts trees with a head: any growth, any law, any rule, as a `ModelDrafter` does.
 
     After a step *all* rows of drafted tokens are dropped, and the tokens that were emitted open the next
@@ -34,8 +31,11 @@ class HeadDrafter(ModelDrafter):
         observer: see `ModelDrafter`.
 
     Raises:
+        InvalidArgument: if this is no such head.
         InvalidTree: see `ModelDrafter`.
     """
+
+    HEAD_HAS = "fused"
 
     def __init__(
         self,
@@ -46,14 +46,7 @@ class HeadDrafter(ModelDrafter):
         observer: Observer | None = None,
     ) -> None:
         super().__init__(head, growth, law, sampling, observer)
-        self.model: Any  # the head, or under processors a `ProcessedModel` that runs it
         self._paired = False
-        self.contract: Contract = head.contract
-
-    @property
-    def reads(self) -> Features:
-        """The target's features that the head was trained on."""
-        return self.contract.reads
 
     def prefill(
         self, tokens: Int[Tensor, "T"], features: Float[Tensor, "P F H"] | None = None
@@ -65,13 +58,11 @@ class HeadDrafter(ModelDrafter):
 
         Raises:
             InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-            InvalidArgument: without features.
+            InvalidArgument: without features, or with those of another number of tokens or states.
         """
-        require_tokens(tokens)
-        features = self.reads.part(features, self.reads)
-        assert features is not None
+        own = self.features_of(tokens, features)
         self._paired = len(tokens) > 1
-        self.model.give(self.model.fused(features), anew=True)
+        self.model.give(self.model.fused(own), anew=True)
         super().prefill(tokens)
 
     def commit(self, step: Step) -> None:
@@ -82,7 +73,6 @@ class HeadDrafter(ModelDrafter):
         waiting = [] if ran or not self._paired else [*self._pending, self._root]
         if not self._paired and isinstance(self.model, ProcessedModel):
             self.model.follow([self._root])
-        assert step.features is not None
-        self.model.give(self.model.fused(step.features))
+        self.model.give(self.model.fused(self.read(step)))
         self._pending = [*waiting, *path[1:], *step.further]
         self._root, self._rows, self._paired = step.verdict.bonus, {}, True

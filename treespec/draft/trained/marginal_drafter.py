@@ -9,16 +9,16 @@ row cannot depend on the sibling that was accepted above it.
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.draft.model import ModelDrafter
+from treespec.draft.ranks_next import from_children
 from treespec.draft.trained.contract import Contract
+from treespec.draft.trained.trained_drafter import TrainedDrafter
 from treespec.errors import InvalidTree
-from treespec.features import Features
 from treespec.protocols import Coins, Growth, Observer
 from treespec.sampling.distributions import Sampling, wide
 from treespec.sampling.processing.model import ProcessedModel
@@ -96,7 +96,7 @@ class RowsByDepth:
         """Nothing is cached."""
 
 
-class MarginalDrafter(ModelDrafter):
+class MarginalDrafter(TrainedDrafter):
     """Drafts trees from one row for each depth: any shape, any growth, any law.
 
     Growths over marginals (`MarginalGrowth`, as `ddtree`) get the rows themselves, the others draw or
@@ -114,8 +114,11 @@ class MarginalDrafter(ModelDrafter):
         observer: see `ModelDrafter`.
 
     Raises:
+        InvalidArgument: if this is no such head.
         InvalidTree: see `ModelDrafter`; or if the trees are deeper than the head predicts.
     """
+
+    HEAD_HAS = "depth"
 
     def __init__(
         self,
@@ -125,24 +128,22 @@ class MarginalDrafter(ModelDrafter):
         sampling: Sampling,
         observer: Observer | None = None,
     ) -> None:
-        rows = RowsByDepth(head.vocab_size, head.max_length)
-        super().__init__(rows, growth, law, sampling, observer)
-        self.model: Any  # the rows, or under processors a `ProcessedModel` over them
-        self.given = head  # pyrefly: ignore[bad-assignment]
-        self.contract, self.depth = head.contract, head.depth
+        super().__init__(head, growth, law, sampling, observer)
+        self.depth = head.depth
         if self.max_depth > self.depth:
             raise InvalidTree(
                 f"the trees are {self.max_depth} levels deep below the root, but the head predicts "
                 f"{self.depth} positions after it: give a tree of depth {self.depth} at most"
             )
-        self._depths: tuple[int, ...] = ()
+        self._tree: TokenTree | None = None
+        self._above = 0
+        """Uncommitted tokens above the root of the latest tree."""
         self._current = False
         """Whether the rows that the model returns are those after the root."""
 
-    @property
-    def reads(self) -> Features:
-        """The target's features that the head was trained on."""
-        return self.contract.reads
+    def model_of(self, head: MarginalHead) -> RowsByDepth:
+        """Rows by depth, which the head fills at each draft."""
+        return RowsByDepth(head.vocab_size, head.max_length)
 
     @abstractmethod
     def begin(self, features: Float[Tensor, "P F H"]) -> None:
@@ -169,12 +170,11 @@ class MarginalDrafter(ModelDrafter):
 
         Raises:
             InvalidPrompt, EmptyPrompt: if the prompt is not a row of token ids, or is empty.
-            InvalidArgument: without features.
+            InvalidArgument: without features, or with those of another number of tokens or states.
         """
+        own = self.features_of(tokens, features)
         super().prefill(tokens)
-        self._depths, self._current = (), False
-        own = self.reads.part(features, self.reads)
-        assert own is not None
+        self._tree, self._current = None, False
         self.begin(own)
 
     def propose(self, coins: Coins) -> TokenTree:
@@ -183,12 +183,12 @@ class MarginalDrafter(ModelDrafter):
         Raises:
             NonFiniteLogits, InvalidTree: see `ModelDrafter.propose`.
         """
-        return self._tree((), coins)
+        return self._drafted((), coins)
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
         """As `propose`, after these uncommitted tokens; see the class."""
         with self._below(tokens):
-            tree = self._tree(tokens, coins)
+            tree = self._drafted(tokens, coins)
         self._current = False
         return tree
 
@@ -216,17 +216,24 @@ class MarginalDrafter(ModelDrafter):
             path = [step.tree.token_ids[node] for node in step.verdict.path]
             self.model.follow([*path, *step.further])
         self._root, self._rows, self._current = step.verdict.bonus, {}, False
-        assert step.features is not None, "`decode` hands over what the drafter reads"
-        self.follow(step.features)
+        self.follow(self.read(step))
 
     def best_next(self) -> list[int | None]:
         """For each node of the latest tree, the best token of its row; None beyond the last row.
 
-        Processors are left out. Valid until the next tree is drafted.
+        Nodes without children have a row too, but none under processors, which would have to change it
+        along the path. Valid until the next tree is drafted.
         """
-        rows = self.model.rows
-        best = [] if rows is None else rows.argmax(-1).tolist()
-        return [best[depth] if depth < len(best) else None for depth in self._depths]
+        tree, rows = self._tree, self.model.rows
+        if tree is None:
+            return []
+        if rows is None or isinstance(self.model, ProcessedModel):
+            return [from_children(tree, node) for node in range(tree.shape.size)]
+        best = [*rows[self._above :].argmax(-1).tolist(), *[None] * tree.shape.size]
+        return [
+            from_children(tree, node) if tree.shape.children[node] else best[depth]
+            for node, depth in enumerate(tree.shape.depths)
+        ]
 
     def _show(self, path: Sequence[int]) -> bool:
         """Let the model return the rows of the current text; whether they reach as deep as the trees."""
@@ -236,13 +243,13 @@ class MarginalDrafter(ModelDrafter):
         self._current = True
         return rows is not None and len(path) + self.max_depth <= len(rows)
 
-    def _tree(self, path: Sequence[int], coins: Coins) -> TokenTree:
+    def _drafted(self, path: Sequence[int], coins: Coins) -> TokenTree:
         if self._show(path):
             tree = super().propose(coins)
         else:
             self._rows = {}
             tree = TokenTree.of(_ROOT, [self._root], None, Law.DETERMINISTIC, self._device)
-        self._depths = tree.shape.depths
+        self._tree, self._above = tree, len(path)
         return tree
 
 

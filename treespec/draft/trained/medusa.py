@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from treespec.draft.trained.contract import Contract
 from treespec.draft.trained.marginal_drafter import MarginalDrafter, spread
-from treespec.errors import LoadError
 from treespec.features import Features
 from treespec.protocols import Growth, Observer
 from treespec.sampling.distributions import Sampling
@@ -140,10 +139,7 @@ def load_medusa(source: str, target: Any) -> MedusaHeads:
     checkpoint = read_checkpoint(source, WEIGHTS)
     numbers = [match for name in checkpoint.names if (match := re.match(r"(\d+)\.(\d+)\.", name))]
     if not numbers:
-        raise LoadError(
-            f"{source!r} holds no Medusa heads: no tensor is called '0.0.linear.weight' or alike, as in "
-            f"{WEIGHTS[1]}; it has {checkpoint.names[:3]}"
-        )
+        checkpoint.require_family("medusa", "0.0.linear.weight")
     count = 1 + max(int(match[1]) for match in numbers)
     blocks = len(
         {match[2] for match in numbers if f"0.{match[2]}.linear.weight" in checkpoint.names}

@@ -10,6 +10,7 @@ from treespec.draft import BlockDraft, Medusa, Merge, PromptLookup
 from treespec.draft.ranks_next import best_next
 from treespec.draft.trained.medusa import MedusaHeads, ResidualBlock
 from treespec.errors import InvalidArgument, InvalidTree
+from treespec.experiments.run.next_right import next_right
 from treespec.sampling.processing.text import ProcessedText
 from treespec.sampling.processors import Processors
 from treespec.search import DDTree, marginal_tree
@@ -148,6 +149,34 @@ def test_the_best_token_of_each_row_is_told_after_the_step_too():
         assert best_next(drafter, step.tree, [2, 0]) == [wanted[2], wanted[0]]
 
 
+@pytest.mark.parametrize("name", ["medusa", "dflash"])
+def test_under_a_penalty_a_chain_never_leaves_the_spine(name, tmp_path):
+    """The best token of a node is that of its processed row, from which its child comes."""
+    heads = FORMATS[name].read(tmp_path / "head")
+    sampling = Sampling(temperature=0.0, processors=Processors(repetition_penalty=3.0))
+    drafter = FORMATS[name].drafter(heads, TreeShape.chain(2), SURE, sampling)
+    steps, other = 0, 0
+    for step in decode(
+        ModelTarget(target()), drafter, verify.greedy, torch.tensor([5, 17, 80, 2, 41]),
+        sampling=sampling, coins=TorchCoins(0), max_new_tokens=30,
+    ):  # fmt: skip
+        if step.tree.shape.size == 1:
+            continue
+        assert next_right(drafter, step).spine == step.verdict.accepted
+        assert drafter.best_next() == [*step.tree.token_ids[1:], None]
+        raw = drafter.model.rows.argmax(-1).tolist()
+        steps, other = steps + 1, other + (raw[:2] != step.tree.token_ids[1:])
+    assert steps > 5
+    assert other  # else raw rows would do
+
+
+def test_the_best_tokens_below_a_path_are_those_of_deeper_rows():
+    drafter = begun(Medusa(table_medusa(3, heads=3), TreeShape.chain(1), SURE, COLD))
+    tree = drafter.propose_below([0], TorchCoins(0))
+    best = rows_of(drafter).argmax(-1).tolist()
+    assert drafter.best_next() == [tree.token_ids[1], best[2]] == best[1:]
+
+
 def test_rows_are_processed_along_the_path_of_each_node():
     processors = Processors(repetition_penalty=1.7, presence_penalty=0.4)
     sampling = Sampling(processors=processors)
@@ -241,12 +270,12 @@ def test_a_second_text_begins_anew(tmp_path):
 def test_caches_grow_with_the_text(tmp_path):
     """Beyond the rows that are reserved at first."""
     form = FORMATS["jetspec"]
-    head, text = form.read(tmp_path), [(7 * i) % 90 for i in range(250)]
+    head, text = form.read(tmp_path), [(7 * i) % 90 for i in range(249)]
     drafters = [form.drafter(head, TreeShape.chain(4), IID, WARM) for _ in range(2)]
-    states = torch.cat([states_of(target(), drafters[0].reads, text[:249])] * 3)
+    states = torch.cat([states_of(target(), drafters[0].reads, text)] * 3)
     whole, parts = drafters
-    whole.prefill(torch.tensor(text), states)
-    parts.prefill(torch.tensor(text), states[:5])
+    whole.prefill(torch.tensor([*text * 3, 3]), states)
+    parts.prefill(torch.tensor([*text[:5], 3]), states[:5])
     parts.follow(states[5:260])
     parts.propose(TorchCoins(0))
     parts.follow(states[260:])

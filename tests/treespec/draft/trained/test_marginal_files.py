@@ -57,7 +57,7 @@ BLOCKS = {
     },
     "is a head of type 'domino'": {"config": {"dflash_config": {**DFLASH, "projector_type": "domino"}}},
     "is a head of type 'eagle3'": {"config": {"speculators_model_type": "eagle3"}},
-    "holds no block drafter: it has no tensor 'fc.weight'": {"tensors": {"fc.weight": None}},
+    "is no block head, each of which has a tensor 'fc.weight'": {"tensors": {"fc.weight": None}},
     "does not state 'block_size'": {"config": {"block_size": None}},
     "does not state 'mask_token_id'": {"config": {"dflash_config": {"target_layer_ids": [0, 1, 2]}}},
     "mask_token_id = 96, but .* embeds the tokens 0..95": {
@@ -80,7 +80,7 @@ BLOCKS = {
     "is a head for a vocabulary of 151,936 tokens, but the target has 96": {
         "config": {"vocab_size": 151936}
     },
-    "has the hidden size 64, but the target has 32": {"config": {"hidden_size": 64}},
+    "is a head of width 64 .*, but the target's is 32": {"config": {"hidden_size": 64}},
     "cannot share the target's embedding and head": {
         "options": {"layer_ids": (0,)},
         "config": {"hidden_size": 16, "dflash_config": {**DFLASH, "target_layer_ids": [0]}},
@@ -179,7 +179,7 @@ def test_a_number_of_heads_that_the_tensors_contradict_is_told(tmp_path):
 @pytest.mark.parametrize("load", [load_medusa, load_block])
 def test_a_whole_model_is_no_head(load, tmp_path):
     build("llama").save_pretrained(tmp_path)
-    with pytest.raises(LoadError, match=r"holds no (Medusa heads|block drafter)"):
+    with pytest.raises(LoadError, match=r"is no (medusa|block) head, each of which has a tensor"):
         load(str(tmp_path), target())
 
 

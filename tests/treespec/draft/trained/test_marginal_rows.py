@@ -63,6 +63,23 @@ def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     assert torch.equal(*rows)
 
 
+@pytest.mark.parametrize("name", ["dflash", "jetspec"])
+def test_what_stands_behind_a_text_is_never_read(name, tmp_path):
+    """So nothing has to clear the rows of a block: the next rows are written over them."""
+    head = FORMATS[name].read(tmp_path, target())
+    states = states_of(target(), head.contract.reads, TEXT[:-1])
+    clean, poisoned = head.new_text(), head.new_text()
+    for part in (states[:0], states[:3], states[3:]):
+        with torch.inference_mode():
+            poisoned._rows[..., poisoned.length :, :] = torch.nan
+            head.read(poisoned, part)
+            poisoned._rows[..., poisoned.length :, :] = torch.nan
+        head.read(clean, part)
+        for path in ([], [12, 90], []):
+            rows = [head(text, TEXT[-1], path, head.depth) for text in (clean, poisoned)]
+            assert torch.equal(*rows)
+
+
 AUTHORS = {
     "medusa": (4,), "dflash": (1, 2, 3), "dflash, last layer first": (4, 1), "jetspec": (1, 2, 3),
     "transformers": (1, 2, 3), "dflash, default ids": (3,), "speculators": (1, 3),
