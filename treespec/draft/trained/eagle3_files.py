@@ -19,6 +19,7 @@ from treespec.draft.trained.llama_parts import (
     layer_config,
     linear,
     rms_norm,
+    rotary,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_boundaries, require_width
 from treespec.draft.trained.vocabulary import kept_tokens, tables_of
@@ -169,18 +170,18 @@ def _net(
     checkpoint: Checkpoint, config: Any, parts: TargetParts, reads: Features, *, normed: bool
 ) -> tuple[HeadNet, bool, Tensor | None]:
     """The network, whether it has an embedding of its own, and the tokens that it has rows for."""
-    h, dtype = config.hidden_size, parts.dtype
+    h = config.hidden_size
     own = checkpoint.maybe("embed_tokens.weight", (parts.vocab_size, h))
     if own is None:
         require_width(checkpoint.name, h, parts)
     kept, rows = kept_tokens(checkpoint, parts.logits)
     after = checkpoint.take("norm.weight", (h,))
-    state_norm = rms_norm(checkpoint.take("layers.0.hidden_norm.weight", (h,)), config, dtype)
+    state_norm = rms_norm(checkpoint.take("layers.0.hidden_norm.weight", (h,)), config, parts)
     embedding_norm = rms_norm(
-        checkpoint.take("layers.0.input_layernorm.weight", (h,)), config, dtype
+        checkpoint.take("layers.0.input_layernorm.weight", (h,)), config, parts
     )
     layers = [
-        decoder_layer(checkpoint, f"layers.{i}.", config, i, dtype, 0 if i else 2 * h)
+        decoder_layer(checkpoint, f"layers.{i}.", config, i, parts, 0 if i else 2 * h)
         for i in range(config.num_hidden_layers)
     ]
     residual_normed = _flag(checkpoint, "norm_before_residual", False)
@@ -188,19 +189,20 @@ def _net(
     own_head = checkpoint.take("lm_head.weight", (rows, h))
     net: Any = HeadNet(
         config,
-        embedding=parts.embedding if own is None else embedding(own, dtype),
+        embedding=parts.embedding if own is None else embedding(own, parts),
         fuse=_fuse(checkpoint, config, parts, reads),
         combine=_Pair(),
         layers=[first, *layers[1:]],
-        norm=rms_norm(after, config, dtype),
-        head=linear(own_head, None, dtype),
+        norm=rms_norm(after, config, parts),
+        head=linear(own_head, None, parts),
         recycles=Features(final="post") if normed else Features((len(layers),)),
         width=h,
         vocab_size=parts.logits,
-        kept=kept,
+        kept=None if kept is None else kept.to(parts.device),
+        rotary=rotary(config, parts),
     )
     checkpoint.require_all_taken()
-    return net.to(parts.device), own is not None, kept
+    return net, own is not None, kept
 
 
 def _fuse(checkpoint: Checkpoint, config: Any, parts: TargetParts, reads: Features) -> nn.Module:
@@ -219,12 +221,12 @@ def _fuse(checkpoint: Checkpoint, config: Any, parts: TargetParts, reads: Featur
     norms: list[nn.Module] = []
     if _flag(checkpoint, "norm_before_fc", False):
         gain = checkpoint.take("input_norm.weight", (count * width,))
-        norm = rms_norm(gain, config, parts.dtype)
+        norm = rms_norm(gain, config, parts)
     if _flag(checkpoint, "fc_norm", False):
         gains = [checkpoint.take(f"fc_norm.{i}.weight", (width,)) for i in range(count)]
-        norms = [rms_norm(gain, config, parts.dtype) for gain in gains]
+        norms = [rms_norm(gain, config, parts) for gain in gains]
     fc = checkpoint.take("fc.weight", (h, count * width))
-    return JoinedFeatures(norms, norm, linear(fc, None, parts.dtype))
+    return JoinedFeatures(norms, norm, linear(fc, None, parts))
 
 
 def _flag(checkpoint: Checkpoint, name: str, default: bool) -> bool:

@@ -16,6 +16,7 @@ from treespec.draft.trained.llama_parts import (
     embedding,
     layer_config,
     rms_norm,
+    rotary,
     taken_linear,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_width
@@ -75,20 +76,20 @@ def _net(
 ) -> tuple[HeadNet, bool]:
     """The network, and whether it has an embedding of its own."""
     sizes: Any = config
-    h, dtype = sizes.hidden_size, parts.dtype
+    h = sizes.hidden_size
 
     def norm(name: str) -> nn.Module:
         weight = checkpoint.maybe(f"{name}.weight", (h,))
-        return nn.Identity() if weight is None else rms_norm(weight, sizes, dtype)
+        return nn.Identity() if weight is None else rms_norm(weight, sizes, parts)
 
-    layer: Any = decoder_layer(checkpoint, "layers.0.", sizes, 0, dtype)
+    layer: Any = decoder_layer(checkpoint, "layers.0.", sizes, 0, parts)
     if isinstance(layer.input_layernorm, nn.Identity):
         layer.input_layernorm = norm("hidden_layernorm")
     own = checkpoint.maybe("embed_tokens.weight", (parts.vocab_size, h))
-    fuse = taken_linear(checkpoint, "fc", (h, 2 * h), dtype, biased=biased)
+    fuse = taken_linear(checkpoint, "fc", (h, 2 * h), parts, biased=biased)
     net: Any = HeadNet(
         sizes,
-        embedding=parts.embedding if own is None else embedding(own, dtype),
+        embedding=parts.embedding if own is None else embedding(own, parts),
         fuse=OneFeature(),
         combine=SideBySide(norm("embed_layernorm"), nn.Identity(), fuse),
         layers=[layer],
@@ -97,9 +98,10 @@ def _net(
         recycles=Features((1,)),
         width=h,
         vocab_size=parts.logits,
+        rotary=rotary(sizes, parts),
     )
     checkpoint.require_all_taken()
-    return net.to(parts.device), own is not None
+    return net, own is not None
 
 
 def _of_authors(name: str) -> str:

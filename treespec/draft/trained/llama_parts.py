@@ -11,10 +11,15 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from treespec.draft.trained.checkpoint import Checkpoint
+from treespec.draft.trained.target_parts import TargetParts
 from treespec.errors import LoadError, in_words
 
 SIZES = (
@@ -81,7 +86,7 @@ def decoder_layer(
     prefix: str,
     config: Any,
     index: int,
-    dtype: torch.dtype,
+    parts: TargetParts,
     inputs: int = 0,
 ) -> nn.Module:
     """A decoder layer that holds the checkpoint's tensors.
@@ -91,7 +96,7 @@ def decoder_layer(
         prefix: of the layer's tensors, with a dot at the end.
         config: of the layers.
         index: number of the layer, by which it finds its rows in the cache.
-        dtype: of its weights.
+        parts: of the target, whose dtype and device its weights get.
         inputs: numbers that queries, keys and values read; 0 for the width of the layer.
     """
     qk_norms = checkpoint.has(f"{prefix}self_attn.q_norm.weight")
@@ -112,15 +117,15 @@ def decoder_layer(
         setattr(
             getattr(layer, part),
             leaf,
-            taken_linear(checkpoint, prefix + name, (outputs, width), dtype, biased=biased),
+            taken_linear(checkpoint, prefix + name, (outputs, width), parts, biased=biased),
         )
     for norm in NORMS:
         weight = checkpoint.maybe(f"{prefix}{norm}.weight", (h,))
-        setattr(layer, norm, nn.Identity() if weight is None else rms_norm(weight, config, dtype))
+        setattr(layer, norm, nn.Identity() if weight is None else rms_norm(weight, config, parts))
     if qk_norms:
         for norm in ("q_norm", "k_norm"):
             weight = checkpoint.take(f"{prefix}self_attn.{norm}.weight", (d,))
-            setattr(layer.self_attn, norm, rms_norm(weight, config, dtype))
+            setattr(layer.self_attn, norm, rms_norm(weight, config, parts))
     return layer
 
 
@@ -128,36 +133,41 @@ def taken_linear(
     checkpoint: Checkpoint,
     name: str,
     shape: tuple[int, int],
-    dtype: torch.dtype,
+    parts: TargetParts,
     *,
     biased: bool = False,
 ) -> nn.Linear:
     """A linear map of the checkpoint; with its bias if the file has one, which it must if `biased`."""
     weight = checkpoint.take(f"{name}.weight", shape)
     take_bias = checkpoint.take if biased else checkpoint.maybe
-    return linear(weight, take_bias(f"{name}.bias", shape[:1]), dtype)
+    return linear(weight, take_bias(f"{name}.bias", shape[:1]), parts)
 
 
-def linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> nn.Linear:
-    """A linear map with this matrix."""
+def linear(weight: Tensor, bias: Tensor | None, parts: TargetParts) -> nn.Linear:
+    """A linear map with this matrix, in the target's dtype and on its device."""
     with torch.device("meta"):
         made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    made.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+    made.weight = nn.Parameter(parts.moved(weight), requires_grad=False)
     if bias is not None:
-        made.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
+        made.bias = nn.Parameter(parts.moved(bias), requires_grad=False)
     return made
 
 
-def rms_norm(weight: Tensor, config: Any, dtype: torch.dtype) -> LlamaRMSNorm:
+def rms_norm(weight: Tensor, config: Any, parts: TargetParts) -> LlamaRMSNorm:
     """A norm that multiplies by this weight."""
     norm = LlamaRMSNorm(len(weight), eps=config.rms_norm_eps)
-    norm.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+    norm.weight = nn.Parameter(parts.moved(weight), requires_grad=False)
     return norm
 
 
-def embedding(weight: Tensor, dtype: torch.dtype) -> nn.Embedding:
+def embedding(weight: Tensor, parts: TargetParts) -> nn.Embedding:
     """An embedding with these rows."""
-    return nn.Embedding.from_pretrained(weight.to(dtype))
+    return nn.Embedding.from_pretrained(parts.moved(weight))
+
+
+def rotary(config: Any, parts: TargetParts) -> LlamaRotaryEmbedding:
+    """The positions that Llama's layers read."""
+    return LlamaRotaryEmbedding(config).to(parts.device)
 
 
 class SideBySide(nn.Module):

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from treespec.errors import LoadError, UnsupportedModel
 from treespec.features import Features
@@ -44,13 +45,15 @@ class TargetParts:
         """The parts of a loaded target.
 
         Raises:
-            UnsupportedModel: if it is not a transformers model, or has no single embedding and head.
+            UnsupportedModel: if it is not a transformers model, or has no single embedding and head, or is
+                spread over several devices.
         """
         if not isinstance(target, TransformersModel):
             raise UnsupportedModel(
                 f"a trained head needs a transformers model as target, not a {type(target).__name__}"
             )
         model: Any = target.model
+        _require_one_device(model)
         config = model.config.get_text_config(decoder=True)
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         if not isinstance(getattr(head, "weight", None), torch.Tensor):
@@ -67,6 +70,30 @@ class TargetParts:
             config=config,
             dtype=model.dtype,
             device=model.device,
+        )
+
+    def moved(self, weight: Tensor) -> Tensor:
+        """A head's weight, in the target's dtype and on its device.
+
+        What was read is moved one by one: a network also holds modules of the target, which stay where they
+        are.
+        """
+        return weight.to(self.device, self.dtype)
+
+
+def _require_one_device(model: Any) -> None:
+    """Refuse a model whose embedding, states and head may be in different places."""
+    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
+    places = places if len(places) > 1 else {str(weight.device) for weight in model.parameters()}
+    if len(places) > 1:
+        raise UnsupportedModel(
+            f"the target's weights are on several devices ({', '.join(sorted(places))}), and a head "
+            "reads its embedding, states and head on one: load it onto a single device"
+        )
+    if any(isinstance(weight, DTensor) for weight in model.parameters()):
+        raise UnsupportedModel(
+            "the target's weights are sharded over several processes (tensor parallelism), which trained "
+            "heads cannot share: load it whole, onto a single device"
         )
 
 

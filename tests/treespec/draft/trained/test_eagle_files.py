@@ -1,17 +1,26 @@
 """EAGLE checkpoints that do not fit, and what is said of them before anything runs."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from head_formats import target
+from head_formats import FORMATS, target
 from heads import eagle, eagle3, files
 from safetensors.torch import save_file
+from tiny_models import build
+from torch import distributed
+from torch.distributed.tensor import DeviceMesh, distribute_tensor
 
+from treespec.draft.trained import eagle3_files, eagle_files, mtp_files
 from treespec.draft.trained.eagle3_files import load_eagle3
 from treespec.draft.trained.eagle_files import load_eagle
-from treespec.errors import LoadError
+from treespec.draft.trained.head_net import HeadNet
+from treespec.draft.trained.target_parts import TargetParts
+from treespec.errors import LoadError, UnsupportedModel
 from treespec.features import Features
+from treespec.models.transformers_model import TransformersModel
 
 
 def changed(folder, config=None, tensors=None, without=()):
@@ -92,3 +101,48 @@ def test_a_whole_model_is_no_head(tmp_path):
         load_eagle(str(tmp_path / "missing"), target())
     with pytest.raises(LoadError, match="is a file"):
         load_eagle(str(tmp_path / "config.json"), target())
+
+
+HOLDERS = {"eagle": eagle_files, "eagle3, specforge": eagle3_files, "mtp, deepseek": mtp_files}
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("name", HOLDERS)
+def test_only_what_was_read_is_moved_to_the_device_of_the_target(name, tmp_path, monkeypatch):
+    """The network holds modules of the target, which stay where they are."""
+    model = FORMATS[name].target()
+    parts = replace(TargetParts.of(model), device=torch.device("meta"))
+    monkeypatch.setattr(TargetParts, "of", lambda model: parts)
+    monkeypatch.setattr(HOLDERS[name], "HeadModel", lambda net, contract: net)
+    monkeypatch.setattr(HeadNet, "to", lambda net, *args: pytest.fail("moves the target too"))
+    net = FORMATS[name].read(FORMATS[name].write(tmp_path), model)
+    assert {weight.device.type for weight in model.model.parameters()} == {"cpu"}
+    shared = {id(weight) for weight in model.model.parameters()}
+    own = [weight for weight in net.parameters() if id(weight) not in shared]
+    assert {tensor.device.type for tensor in [*own, *net.buffers()]} == {"meta"}
+
+
+def test_a_target_on_several_devices_is_refused(tmp_path):
+    eagle.checkpoint(tmp_path)
+    model = TransformersModel(build("llama"))
+    model.model.hf_device_map = {"model.embed_tokens": 0, "lm_head": "cpu"}
+    with pytest.raises(UnsupportedModel, match=r"on several devices \(0, cpu\)"):
+        load_eagle(str(tmp_path), model)
+    model.model.hf_device_map = {"": "cpu"}
+    norm: Any = model.model.model.norm
+    norm.weight = torch.nn.Parameter(norm.weight.to("meta"))
+    with pytest.raises(UnsupportedModel, match=r"on several devices \(cpu, meta\)"):
+        load_eagle(str(tmp_path), model)
+
+
+def test_a_sharded_target_is_refused(tmp_path):
+    eagle.checkpoint(tmp_path)
+    model = TransformersModel(build("llama"))
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        norm: Any = model.model.model.norm
+        norm.weight = torch.nn.Parameter(distribute_tensor(norm.weight, DeviceMesh("cpu", [0])))
+        with pytest.raises(UnsupportedModel, match="sharded over several processes"):
+            load_eagle(str(tmp_path), model)
+    finally:
+        distributed.destroy_process_group()
