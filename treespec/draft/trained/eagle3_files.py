@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from treespec.draft.trained.checkpoint import Checkpoint, read_checkpoint
 from treespec.draft.trained.contract import Contract
-from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.head_model import HeadModel, probed
 from treespec.draft.trained.head_net import HeadNet
 from treespec.draft.trained.llama_parts import (
     JoinedFeatures,
@@ -94,7 +94,7 @@ def load_eagle3(
         embedding="own" if own_embedding else "target's",
         notes=tuple(flag for flag in flags if _flag(checkpoint, flag, False)),
     )
-    return HeadModel(net, contract)
+    return probed(checkpoint.name, net, contract)
 
 
 def save_eagle3(head: HeadModel, folder: Path) -> None:
@@ -217,6 +217,11 @@ def _fuse(checkpoint: Checkpoint, config: Any, parts: TargetParts, reads: Featur
     if reads.final is not None:
         require_width(checkpoint.name, h, parts)
         return OneFeature()
+    if all(_flag(checkpoint, flag, False) for flag in ("norm_before_fc", "fc_norm")):
+        raise LoadError(
+            f"config.json of {checkpoint.name!r}: norm_before_fc and fc_norm are both true, but states are "
+            "normed together or each on its own, never both"
+        )
     norm: nn.Module = nn.Identity()
     norms: list[nn.Module] = []
     if _flag(checkpoint, "norm_before_fc", False):
@@ -249,6 +254,11 @@ def _boundaries(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
         return found
     if not ids or not all(type(i) is int for i in ids):
         raise LoadError(f"config.json of {checkpoint.name!r}: {IDS} = {ids}, but must be integers")
+    if min(ids) < 0 or len(set(ids)) < len(ids):
+        raise LoadError(
+            f"config.json of {checkpoint.name!r}: {IDS} = {ids}, but each must be at least 0, and each "
+            "boundary may stand once"
+        )
     return tuple(i + (ids[0] == 1) for i in ids)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from treespec.draft.trained.checkpoint import Checkpoint, read_checkpoint
 from treespec.draft.trained.contract import Contract
-from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.head_model import HeadModel, probed
 from treespec.draft.trained.head_net import HeadNet
 from treespec.draft.trained.llama_parts import (
     OneFeature,
@@ -68,7 +68,7 @@ def load_eagle(source: str, target: object) -> HeadModel:
         recycled="before the norm",
         embedding="own" if own_embedding else "target's",
     )
-    return HeadModel(net, contract)
+    return probed(checkpoint.name, net, contract)
 
 
 def _net(

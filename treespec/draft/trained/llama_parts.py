@@ -11,6 +11,7 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, Qwen3Config
+from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaRMSNorm,
@@ -56,12 +57,19 @@ def layer_config(checkpoint: Checkpoint, within: str, layers: int, *, qk_norms: 
         qk_norms: whether queries and keys are normed, as in Qwen3.
 
     Raises:
-        LoadError: if a size is missing or impossible.
+        LoadError: if a size is missing or impossible, or layers have a sliding window.
     """
     given = {key: checkpoint.setting(within + key, int) for key in SIZES}
     for key in OPTIONAL:
         if (value := checkpoint.setting(within + key, object, None)) is not None:
             given[key] = value
+    act = checkpoint.setting(within + "hidden_act", str, "silu")
+    if act not in ACT2FN:
+        raise LoadError(
+            f"config.json of {checkpoint.name!r}: {within}hidden_act = {act!r}, but must be an activation "
+            "that transformers knows, as 'silu'"
+        )
+    _refuse_windows(checkpoint, within, layers)
     try:
         made = (Qwen3Config if qk_norms else LlamaConfig)(
             vocab_size=1, num_hidden_layers=layers, bos_token_id=None, eos_token_id=None, **given
@@ -79,6 +87,19 @@ def layer_config(checkpoint: Checkpoint, within: str, layers: int, *, qk_norms: 
         raise LoadError(
             f"config.json of {checkpoint.name!r} is not that of a head: {why}"
         ) from error
+
+
+def _refuse_windows(checkpoint: Checkpoint, within: str, layers: int) -> None:
+    """Refuse layers that attend to a part of the text: those of Qwen from `max_window_layers` on do."""
+    kinds = checkpoint.setting(f"{within}layer_types", list, [])
+    windowed = checkpoint.setting(f"{within}use_sliding_window", bool, False)
+    whole = checkpoint.setting(f"{within}max_window_layers", int, 0)
+    width = checkpoint.setting(f"{within}sliding_window", int, None)
+    by_flag = windowed and width is not None and whole < layers and not kinds
+    if by_flag or any(kind != "full_attention" for kind in kinds):
+        raise LoadError(
+            f"{checkpoint.name!r} has layers of sliding attention, which are not implemented here"
+        )
 
 
 def decoder_layer(

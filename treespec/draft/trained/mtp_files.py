@@ -10,7 +10,7 @@ from torch import nn
 from treespec.draft.trained.architecture import Architecture
 from treespec.draft.trained.checkpoint import Checkpoint, read_checkpoint
 from treespec.draft.trained.contract import Contract
-from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.head_model import HeadModel, probed
 from treespec.draft.trained.head_net import HeadNet
 from treespec.draft.trained.llama_parts import (
     OneFeature,
@@ -115,7 +115,7 @@ def load_mtp(
         embedding="own" if "embedding" in owned else "target's",
         notes=("the first embedding is zero",) if zero_first else (),
     )
-    return HeadModel(net, contract)
+    return probed(checkpoint.name, net, contract)
 
 
 def conventions() -> dict[str, dict[str, Any]]:

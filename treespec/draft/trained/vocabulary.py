@@ -25,8 +25,8 @@ def kept_tokens(checkpoint: Checkpoint, vocab_size: int) -> tuple[Int[Tensor, " 
         LoadError: if the tables contradict each other, or name tokens that the target does not have.
     """
     rows = checkpoint.setting("draft_vocab_size", int, vocab_size)
-    offsets = checkpoint.maybe("d2t", (rows,))
-    present = checkpoint.maybe("t2d", (vocab_size,))
+    offsets = checkpoint.maybe("d2t", (rows,), "integers")
+    present = checkpoint.maybe("t2d", (vocab_size,), "flags")
     if offsets is None:
         if rows != vocab_size:
             raise LoadError(

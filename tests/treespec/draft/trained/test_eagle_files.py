@@ -57,6 +57,11 @@ def test_the_facts_of_a_format_are_read_from_its_settings(tmp_path):
         )
 
 
+NORMS = {"input_norm.weight": torch.ones(96)} | {
+    f"fc_norm.{i}.weight": torch.ones(32) for i in range(3)
+}
+
+
 @pytest.mark.parametrize(
     ("config", "tensors", "without", "message"),
     [
@@ -76,6 +81,20 @@ def test_the_facts_of_a_format_are_read_from_its_settings(tmp_path):
         ({"eagle_aux_hidden_state_layer_ids": [2, 3, 9]}, {}, (), "boundary 9, but .* 4 layers"),
         ({"eagle_aux_hidden_state_layer_ids": "all"}, {}, (), "must be of type list"),
         ({"num_attention_heads": 5}, {}, (), "5"),
+        ({"hidden_act": "nope"}, {}, (), "hidden_act = 'nope', but must be an activation"),
+        ({"hidden_act": ["silu"]}, {}, (), "hidden_act = .*must be of type str"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 2, 2]}, {}, (),
+         r"layer_ids = \[2, 2, 2\], .* each boundary may stand once"),
+        ({"eagle_aux_hidden_state_layer_ids": [-1, 2, 3]}, {}, (), r"layer_ids = \[-1, 2, 3\].* least 0"),
+        ({"norm_before_fc": True, "fc_norm": True}, NORMS, (), "norm_before_fc and fc_norm are both true"),
+        ({}, {"fc.weight": torch.ones(32, 96, dtype=torch.int8)}, (), "'fc.weight' .* int8: quantised"),
+        ({}, {"fc.weight": torch.ones(32, 96).to(torch.float8_e4m3fn)}, (),
+         "'fc.weight' .* dtype float8_e4m3fn: quantised weights are not read"),
+        ({}, {"d2t": torch.zeros(40) + 0.5}, (), "'d2t' .* dtype float32: it must hold integers"),
+        ({}, {"d2t": torch.zeros(40, dtype=torch.bool)}, (), "'d2t' .* bool: it must hold integers"),
+        ({}, {"t2d": torch.ones(96)}, (), "'t2d' .* float32: it must hold flags"),
+        ({"sliding_window": 16, "use_sliding_window": True}, {}, (), "layers of sliding attention"),
+        ({"layer_types": ["sliding_attention"]}, {}, (), "layers of sliding attention"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path, config, tensors, without, message):
@@ -83,6 +102,25 @@ def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path, config, tensors,
     with pytest.raises(LoadError, match=message) as refused:
         load_eagle3(changed(tmp_path, config, tensors, without), target())
     assert "\n" not in str(refused.value)
+
+
+def test_a_window_that_no_layer_has_is_no_window(tmp_path):
+    eagle3.checkpoint(tmp_path, "specforge", layer_ids=(2, 1, 3))
+    unused = {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 28}
+    assert load_eagle3(changed(tmp_path, unused), target())
+    assert load_eagle3(changed(tmp_path, {"use_sliding_window": False}), target())
+
+
+@pytest.mark.parametrize(("family", "load"), [(eagle, load_eagle), (eagle3, load_eagle3)])
+def test_a_head_that_gives_no_numbers_is_named(family, load, tmp_path):
+    family.checkpoint(tmp_path, **({"layer_ids": (2, 1, 3)} if family is eagle3 else {}))
+    name = "layers.0.post_attention_layernorm.weight" if family is eagle else "norm.weight"
+    source = changed(tmp_path, tensors={name: torch.full((32,), 3e38)})
+    with pytest.raises(UnsupportedModel, match=rf"the head '{tmp_path}' cannot run: .* infinite"):
+        load(source, target())
+    source = changed(tmp_path, tensors={name: torch.full((32,), torch.nan)})
+    with pytest.raises(LoadError, match=rf"'{name}' of '{tmp_path}' holds NaN"):
+        load(source, target())
 
 
 def test_a_bias_that_the_file_promises_must_be_there(tmp_path):
@@ -113,7 +151,7 @@ def test_only_what_was_read_is_moved_to_the_device_of_the_target(name, tmp_path,
     model = FORMATS[name].target()
     parts = replace(TargetParts.of(model), device=torch.device("meta"))
     monkeypatch.setattr(TargetParts, "of", lambda model: parts)
-    monkeypatch.setattr(HOLDERS[name], "HeadModel", lambda net, contract: net)
+    monkeypatch.setattr(HOLDERS[name], "probed", lambda name, net, contract: net)
     monkeypatch.setattr(HeadNet, "to", lambda net, *args: pytest.fail("moves the target too"))
     net = FORMATS[name].read(FORMATS[name].write(tmp_path), model)
     assert {weight.device.type for weight in model.model.parameters()} == {"cpu"}

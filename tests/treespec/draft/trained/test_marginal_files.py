@@ -35,7 +35,7 @@ def changed(folder, tensors=None, config=None, family=block, **options):
 
 
 NAMES = {block: "model.safetensors", medusa: "medusa_lm_head.safetensors"}
-EMPTY = torch.empty
+EMPTY = torch.zeros
 DFLASH = {"mask_token_id": 95, "target_layer_ids": [0, 1, 2]}
 
 BLOCKS = {

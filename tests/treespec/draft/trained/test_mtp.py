@@ -118,8 +118,8 @@ def drop(name):
     return lambda tensors: tensors.pop(name)
 
 
-def put(name, *shape):
-    return lambda tensors: tensors.update({name: torch.zeros(shape)})
+def put(name, *shape, dtype=torch.float32):
+    return lambda tensors: tensors.update({name: torch.zeros(shape, dtype=dtype)})
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,7 @@ def put(name, *shape):
         (put("model.layers.2.self_attn.q_norm.weight", 8), "does not have: .*q_norm.weight"),
         (put("model.layers.3.enorm.weight", 32), "does not have: .*layers.3.enorm.weight"),
         (put("model.layers.2.self_attn.o_proj.weight_scale_inv", 1), "quantised to FP8"),
+        (put("model.layers.2.eh_proj.weight", 32, 64, dtype=torch.int8), "eh_proj.weight' .* int8: quan"),
         (drop("model.layers.2.eh_proj.weight"), "no module for multi-token prediction: none of .*eh_proj"),
     ],
 )  # fmt: skip
@@ -157,6 +158,13 @@ def test_other_tensors_are_refused_by_name(change, message, tmp_path):
 def test_other_configs_are_refused(change, error, message, tmp_path):
     mtp.checkpoint(tmp_path, "glm", **change)
     with pytest.raises(error, match=message):
+        load_mtp(str(tmp_path), FORMATS["mtp, glm"].target())
+
+
+def test_a_module_that_gives_no_numbers_is_named(tmp_path):
+    mtp_target.save(tmp_path, "glm")
+    changed(tmp_path, lambda tensors: tensors["model.layers.2.shared_head.norm.weight"].fill_(3e38))
+    with pytest.raises(UnsupportedModel, match=rf"the head '{tmp_path}' cannot run: .* infinite"):
         load_mtp(str(tmp_path), FORMATS["mtp, glm"].target())
 
 
