@@ -112,7 +112,7 @@ def save_block(head: BlockHead, folder: Path) -> None:
         InvalidArgument: if the folder holds something already; or if the head reads the embedding's output
             or the last layer's before the norm, for which the layout has no id.
     """
-    from treespec.draft.trained.writing import write_head
+    from treespec.draft.trained.writing import layer_settings, write_head
 
     net: Any = head
     states = [head.contract.reads.states[i] for i in head.rules.order]
@@ -136,20 +136,11 @@ def save_block(head: BlockHead, folder: Path) -> None:
     }
     if net.kept is not None:
         tensors |= tables_of(net.kept, head.ids)
-    sizes, rules = head.sizes, head.rules
+    rules = head.rules
     config = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
-        "hidden_size": sizes.width,
-        "intermediate_size": sizes.inner,
-        "num_hidden_layers": len(net.layers),
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim,
-        "rms_norm_eps": sizes.eps,
-        "attention_bias": sizes.bias,
-        "rope_parameters": net.rotary.config.rope_parameters,
-        "max_position_embeddings": rules.max_length,
+        **layer_settings(net.rotary.config),
         "vocab_size": head.ids,
         "draft_vocab_size": head.ids if net.kept is None else len(net.kept),
         "num_target_layers": layers,

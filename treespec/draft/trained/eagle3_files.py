@@ -121,7 +121,7 @@ def save_eagle3(head: HeadModel, folder: Path) -> None:
     flags = dict.fromkeys(head.contract.notes, True)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
+        "model_type": net.config.model_type,
         "vocab_size": net.logits_width,
         "draft_vocab_size": head.contract.vocabulary or net.logits_width,
         "norm_output": head.contract.recycled == "after the norm",

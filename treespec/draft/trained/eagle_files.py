@@ -21,6 +21,7 @@ from treespec.draft.trained.llama_parts import (
 )
 from treespec.draft.trained.target_parts import TargetParts, require_width
 from treespec.draft.trained.writing import layer_settings, write_head
+from treespec.errors import InvalidArgument
 from treespec.features import Features
 
 __all__ = ["load_eagle", "save_eagle"]
@@ -115,22 +116,24 @@ def save_eagle(head: HeadModel, folder: Path) -> None:
     """Write a head in its authors' layout, which `load_eagle` and serving engines read.
 
     Raises:
-        InvalidArgument: if the folder holds something already.
+        InvalidArgument: if the folder holds something already; or if the head has norms of speculators,
+            which other readers of the layout would leave out.
     """
     net: Any = head.net
     layer, combine = net.model.layers[0], net.model.combine
+    norms = (combine.embedding_norm, layer.input_layernorm, net.model.norm)
+    if not all(isinstance(norm, nn.Identity) for norm in norms):
+        raise InvalidArgument(
+            "a head with norms of its embedding, input or output cannot be written: the authors' layout "
+            "has none, and engines would run the head without them"
+        )
     tensors = {f"layers.0.{name}": tensor for name, tensor in layer.state_dict().items()}
     tensors |= {f"fc.{name}": tensor for name, tensor in combine.project.state_dict().items()}
-    norms = {"embed_layernorm": combine.embedding_norm, "lm_head_layernorm": net.model.norm}
-    if "layers.0.input_layernorm.weight" in tensors:
-        tensors["hidden_layernorm.weight"] = tensors.pop("layers.0.input_layernorm.weight")
-    for name, norm in norms.items():
-        tensors |= {f"{name}.{part}": tensor for part, tensor in norm.state_dict().items()}
     if head.contract.embedding == "own":
         tensors["embed_tokens.weight"] = net.model.embed_tokens.weight
     config = {
         "architectures": ["LlamaForCausalLMEagle"],
-        "model_type": "llama",
+        "model_type": net.config.model_type,
         "vocab_size": net.logits_width,
         "bias": "fc.bias" in tensors,
         **layer_settings(net.config),

@@ -1,5 +1,7 @@
 """Autoregressive heads: rows are those of a straight line, whatever tree, step or batch they stand in."""
 
+import json
+
 import pytest
 import torch
 from head_formats import FORMATS, head_of, target
@@ -51,7 +53,13 @@ def test_rows_are_those_of_a_straight_line(name, tmp_path):
 def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     form, model = FORMATS[name], target()
     head = head_of(name, tmp_path / "read", model)
+    if form.options.get("layernorms"):
+        with pytest.raises(InvalidArgument, match=r"norms .* cannot be written"):
+            form.save(head, tmp_path / "written")
+        return
     form.save(head, tmp_path / "written")
+    settings = json.loads((tmp_path / "written/config.json").read_text())
+    assert settings["model_type"] == ("qwen3" if form.options.get("qwen3") else "llama")
     again = form.load(str(tmp_path / "written"), model)
     assert again.contract == head.contract
     states = states_of(model, head.contract.reads, TEXT[:-1])
@@ -63,6 +71,29 @@ def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     assert torch.equal(*rows)
     with pytest.raises(InvalidArgument, match="is not empty"):
         form.save(head, tmp_path / "written")
+
+
+SCALED = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "eagle3, speculators"])
+def test_older_readers_find_how_positions_turn(name, tmp_path):
+    form, model = FORMATS[name], target()
+    form.family.checkpoint(tmp_path / "read", **form.options, rope_theta=5e5, rope_scaling=SCALED)
+    head = form.load(str(tmp_path / "read"), model)
+    form.save(head, tmp_path / "written")
+    settings = json.loads((tmp_path / "written/config.json").read_text())
+    assert (settings["rope_theta"], settings["rope_scaling"]) == (5e5, SCALED)
+    again = form.load(str(tmp_path / "written"), model)
+    turns = [one.net.model.rotary_emb.inv_freq for one in (head, again)]
+    assert torch.equal(*turns)
+    plain = head_of(name, tmp_path / "plain", model)
+    assert not torch.allclose(turns[0], plain.net.model.rotary_emb.inv_freq)
+    form.save(plain, tmp_path / "plainly")
+    assert "rope_scaling" not in json.loads((tmp_path / "plainly/config.json").read_text())
 
 
 BRANCHING = (
