@@ -92,7 +92,7 @@ def load_eagle3(
         vocabulary=None if kept is None else len(kept),
         head="own",
         embedding="own" if own_embedding else "target's",
-        notes=tuple(flag for flag in flags if _flag(checkpoint, flag, False)),
+        flags=tuple(flag for flag in flags if _flag(checkpoint, flag, False)),
     )
     return probed(checkpoint.name, net, contract)
 
@@ -118,7 +118,7 @@ def save_eagle3(head: HeadModel, folder: Path) -> None:
     if net.kept is not None:
         kept: Any = net.kept
         tensors |= tables_of(kept, net.logits_width)
-    flags = dict.fromkeys(head.contract.notes, True)
+    flags = dict.fromkeys(head.contract.flags, True)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": net.config.model_type,

@@ -1,6 +1,7 @@
 """Autoregressive heads: rows are those of a straight line, whatever tree, step or batch they stand in."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.batch import Text
+from treespec.draft.trained.eagle3_files import save_eagle3
 from treespec.errors import InvalidArgument
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.target import ModelTarget
@@ -71,6 +73,17 @@ def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     assert torch.equal(*rows)
     with pytest.raises(InvalidArgument, match="is not empty"):
         form.save(head, tmp_path / "written")
+
+
+def test_flags_are_written_and_notes_are_not(tmp_path):
+    model = target()
+    head = head_of("eagle3, vllm", tmp_path / "read", model)
+    assert "; fc_norm" in str(head.contract)
+    head.contract = replace(head.contract, notes=("norm_before_residual",))
+    save_eagle3(head, tmp_path / "written")
+    settings = json.loads((tmp_path / "written/config.json").read_text())
+    assert settings["fc_norm"] is True
+    assert "norm_before_residual" not in settings
 
 
 SCALED = {
