@@ -77,7 +77,7 @@ def load_block(source: str, target: Any, *, causal: bool | None = None) -> Block
     project = _linear(checkpoint, parts, fc, len(wanted) * sizes.width, sizes.width)
     hidden_norm, norm = (_norm(checkpoint, parts, name, sizes) for name in (projected, "norm"))
     layers = [_layer(checkpoint, parts, i, sizes) for i in range(config.num_hidden_layers)]
-    kept, rows = kept_tokens(checkpoint, parts.vocab_size)
+    kept, rows = kept_tokens(checkpoint, parts.logits)
     embedding, own_embedding = parts.embedding, checkpoint.maybe(
         "embed_tokens.weight", (parts.vocab_size, sizes.width)
     )  # fmt: skip
@@ -135,14 +135,14 @@ def save_block(head: BlockHead, folder: Path) -> None:
         for name, tensor in module.state_dict().items()
     }
     if net.kept is not None:
-        tensors |= tables_of(net.kept, head.ids)
+        tensors |= tables_of(net.kept, net.vocab_size)
     rules = head.rules
     config = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
         **layer_settings(net.rotary.config),
         "vocab_size": head.ids,
-        "draft_vocab_size": head.ids if net.kept is None else len(net.kept),
+        "draft_vocab_size": net.vocab_size if net.kept is None else len(net.kept),
         "num_target_layers": layers,
         "block_size": rules.block_size,
         "dflash_config": {

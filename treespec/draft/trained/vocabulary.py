@@ -16,7 +16,8 @@ def kept_tokens(checkpoint: Checkpoint, vocab_size: int) -> tuple[Int[Tensor, " 
 
     Args:
         checkpoint: the head; `draft_vocab_size` of its config.json is v.
-        vocab_size: V, of the target.
+        vocab_size: V, the width of the target's logits, over which the head's rows are spread. The target's
+            embedding may have other rows: it reads tokens, and its padding is no part of the logits.
 
     Returns:
         None and V if the head has all tokens.

@@ -244,6 +244,17 @@ def test_older_readers_find_how_positions_of_a_block_turn(tmp_path):
     assert torch.equal(head.rotary.inv_freq, again.rotary.inv_freq)
 
 
+def test_the_vocabulary_of_a_block_is_that_of_the_logits(tmp_path):
+    """The target's embedding may have further rows, which are padding."""
+    model = TransformersModel(build("llama", num_hidden_layers=4), vocab_size=90)
+    tables = {"d2t": torch.full((40,), 50), "t2d": torch.arange(90) >= 50}
+    source = changed(tmp_path / "read", tables, layout="speculators", small=True, layer_ids=(1, 3))
+    head = load_block(source, model)
+    assert head.kept.tolist() == list(range(50, 90))
+    save_block(head, tmp_path / "written")
+    assert torch.equal(load_block(str(tmp_path / "written"), model).kept, head.kept)
+
+
 def test_a_head_takes_the_dtype_of_its_target(tmp_path):
     block.checkpoint(tmp_path / "block", layout="speculators", small=True)
     medusa.checkpoint(tmp_path / "medusa")
