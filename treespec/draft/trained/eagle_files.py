@@ -68,6 +68,7 @@ def load_eagle(source: str, target: object) -> HeadModel:
         order=("embedding", "state"),
         recycled="before the norm",
         embedding="own" if own_embedding else "target's",
+        notes=parts.missing,
     )
     return probed(checkpoint.name, net, contract)
 

@@ -113,7 +113,10 @@ def load_mtp(
         recycled="after the norm" if state == "post" else "before the norm",
         head="own" if "head" in owned else "target's",
         embedding="own" if "embedding" in owned else "target's",
-        notes=("the first embedding is zero",) if zero_first else (),
+        notes=(
+            *(("the first embedding is zero",) if zero_first else ()),
+            *(() if "head" in owned else parts.missing),
+        ),
     )
     return probed(checkpoint.name, net, contract)
 

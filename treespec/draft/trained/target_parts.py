@@ -14,6 +14,14 @@ from treespec.models.transformers_model import TransformersModel
 __all__ = ["TargetParts", "require_boundaries", "require_width"]
 
 
+AFTER_THE_HEAD = {
+    "final_logit_softcapping": "softcap",
+    "logit_scale": "logit scale",
+    "logits_scaling": "logit scale",
+}
+"""What targets do to the logits of their heads (Gemma 2, Cohere, Granite), by the key of the config."""
+
+
 @dataclass(frozen=True, eq=False)
 class TargetParts:
     """Modules and sizes of a target.
@@ -24,7 +32,7 @@ class TargetParts:
         logits: V, the width of its logits.
         layers: L, number of its layers.
         embedding: maps ids to embeddings of width H.
-        head: maps final states to logits, without the scaling or softcap that some models add.
+        head: maps final states to logits, without the scaling or softcap that some models add (`missing`).
         config: its configuration (of the text model).
         dtype: of its weights.
         device: where its final state is.
@@ -70,6 +78,15 @@ class TargetParts:
             config=config,
             dtype=model.dtype,
             device=model.device,
+        )
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What `head` lacks of the target's logits, as notes for the contract of a head that shares it."""
+        return tuple(
+            f"without the target's {what}"
+            for key, what in AFTER_THE_HEAD.items()
+            if getattr(self.config, key, None) not in (None, 1)
         )
 
     def moved(self, weight: Tensor) -> Tensor:

@@ -123,6 +123,21 @@ def test_a_head_that_gives_no_numbers_is_named(family, load, tmp_path):
         load(source, target())
 
 
+@pytest.mark.parametrize(("architecture", "key", "value", "what"), [
+    ("gemma2", "final_logit_softcapping", 30.0, "softcap"),
+    ("cohere", "logit_scale", 0.0625, "logit scale"),
+    ("llama", "logits_scaling", 8.0, "logit scale"),
+])  # fmt: skip
+def test_what_the_head_of_the_target_lacks_is_told(architecture, key, value, what, tmp_path):
+    eagle.checkpoint(tmp_path)
+    model = TransformersModel(build(architecture))
+    for now, told in ((value, True), (1.0, False), (None, False)):
+        setattr(model.model.config, key, now)
+        contract = str(load_eagle(str(tmp_path), model).contract)
+        assert contract.endswith(f"; without the target's {what}") == told
+        assert ("without" in contract) == told
+
+
 def test_a_bias_that_the_file_promises_must_be_there(tmp_path):
     eagle.checkpoint(tmp_path)  # says nothing, which means true
     with pytest.raises(LoadError, match=r"no tensor 'fc.bias'"):

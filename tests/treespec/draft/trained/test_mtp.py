@@ -1,6 +1,7 @@
 """Modules for multi-token prediction: what is read of a target's files, and what is refused."""
 
 import json
+from copy import deepcopy
 
 import pytest
 import torch
@@ -84,6 +85,11 @@ def test_a_module_may_have_an_embedding_and_a_head_of_its_own(tmp_path):
     mtp.checkpoint(tmp_path, "glm", **own)
     head = load_mtp(str(tmp_path), model)
     assert "own head; own embedding" in str(head.contract)
+    scaled = TransformersModel(deepcopy(model.model))
+    scaled.model.config.logits_scaling = 8.0
+    assert load_mtp(str(tmp_path), scaled).contract == head.contract
+    mtp_target.save(tmp_path / "shared", "glm")
+    assert "without the target's" in str(load_mtp(str(tmp_path / "shared"), scaled).contract)
     states = random.normal(7, 1, 32).double()
     right = FORMATS["mtp, glm"].rows(tmp_path, model, TEXT, states, [])
     head.give(head.fused(states), anew=True)
