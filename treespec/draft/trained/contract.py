@@ -41,12 +41,15 @@ class Contract:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        boundaries = ", ".join(map(str, self.reads.boundaries))
         states = [
-            "the state after the final norm" if state == "post" else f"boundary {state}"
-            for state in self.reads.states
+            f"boundar{'y' if len(self.reads.boundaries) == 1 else 'ies'} {boundaries}"
+            if boundaries
+            else "",
+            "the state after the final norm" if self.reads.final else "",
         ]
         facts = [
-            f"reads {', '.join(states)}",
+            f"reads {', '.join(filter(None, states))}",
             f"order [{', '.join(self.order)}]" if self.order else "",
             f"norm gain {self.gain}",
             "" if self.recycled == "none" else f"recycles the state {self.recycled}",
