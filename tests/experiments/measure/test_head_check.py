@@ -85,7 +85,7 @@ def test_a_head_that_states_wrong_boundaries_is_found_out(planted):
     found = run(planted, "--target", "embedded", "--json")
     assert found.exit_code == 0, found.output
     data = json.loads(found.stdout)
-    assert data["contract"].startswith("eagle3: reads boundary 2, boundary 3, boundary 5;")
+    assert data["contract"].startswith("eagle3: reads boundaries 2, 3, 5;")
     stated, *others = data["rows"]
     assert stated["keys"] == {}
     best = max(others, key=lambda row: row["tokens_per_step"])
@@ -100,7 +100,7 @@ def test_a_head_that_states_its_boundaries_is_not_blamed(planted):
     source = f"{{source: eagle3, boundaries: {TRUE}}}"
     found = run(planted, "--target", "embedded", "--source", source, "--tokens", 120)
     assert found.exit_code == 0, found.output
-    assert "eagle3: reads boundary 1, boundary 2, boundary 4;" in found.stdout
+    assert "eagle3: reads boundaries 1, 2, 4;" in found.stdout
     assert "no other conventions are better than the stated ones" in " ".join(found.stdout.split())
     assert "as stated" in found.stdout
 

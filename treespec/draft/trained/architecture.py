@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, MODEL_MAPPING
 
 from treespec.draft.trained.checkpoint import Checkpoint
+from treespec.draft.trained.target_parts import TargetParts
 from treespec.errors import LoadError, UnsupportedModel, in_words
 
 AS = {"mimo": "qwen2"}
@@ -76,20 +77,22 @@ class Architecture:
     @property
     def gain(self) -> Literal["w", "1 + w"]:
         """What its norms multiply by."""
-        return "w" if not self.norm(torch.zeros(1), torch.float32)(torch.ones(1)) else "1 + w"
+        return "w" if not self.norm(torch.zeros(1))(torch.ones(1)) else "1 + w"
 
-    def norm(self, weight: Tensor, dtype: torch.dtype) -> nn.Module:
+    def norm(self, weight: Tensor) -> nn.Module:
         """A norm of the architecture's own kind, with this weight."""
         norm = type(self.body.norm)(len(weight), eps=self.config.rms_norm_eps)
-        norm.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+        norm.weight = nn.Parameter(weight, requires_grad=False)
         return norm
 
-    def rotary(self) -> nn.Module:
+    def rotary(self, parts: TargetParts) -> nn.Module:
         """Its rotary positions."""
-        return type(self.body.rotary_emb)(self.config)
+        return type(self.body.rotary_emb)(self.config).to(parts.device)
 
-    def layer(self, checkpoint: Checkpoint, prefix: str, dtype: torch.dtype) -> nn.Module:
+    def layer(self, checkpoint: Checkpoint, prefix: str, parts: TargetParts) -> nn.Module:
         """The decoder layer, which holds the checkpoint's tensors with this prefix.
+
+        Most are in the target's dtype, and all on its device.
 
         Raises:
             LoadError: naming a tensor that is missing or has another shape.
@@ -98,8 +101,9 @@ class Architecture:
         tensors = {}
         for name, empty in layer.state_dict().items():
             tensor = _taken(checkpoint, prefix, name, empty.shape)
-            precise = any(part in name for part in kept) and dtype.itemsize < 4
-            tensors[name] = tensor.to(torch.float32 if precise else dtype)
+            precise = any(part in name for part in kept) and parts.dtype.itemsize < 4
+            dtype = torch.float32 if precise else parts.dtype
+            tensors[name] = tensor.to(parts.device, dtype)
         layer.load_state_dict(tensors, assign=True)
         return layer.requires_grad_(False)
 

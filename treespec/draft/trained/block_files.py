@@ -82,7 +82,7 @@ def save_block(head: BlockHead, folder: Path) -> None:
         InvalidArgument: if the folder holds something already; or if the head reads the embedding's output
             or the last layer's before the norm, for which the layout has no id.
     """
-    from treespec.draft.trained.writing import write_head
+    from treespec.draft.trained.writing import layer_settings, write_head
 
     net: Any = head
     states = [head.contract.reads.states[i] for i in head.rules.order]
@@ -105,23 +105,14 @@ def save_block(head: BlockHead, folder: Path) -> None:
         for name, tensor in module.state_dict().items()
     }
     if net.kept is not None:
-        tensors |= tables_of(net.kept, head.ids)
-    sizes, rules = head.sizes, head.rules
+        tensors |= tables_of(net.kept, net.vocab_size)
+    rules = head.rules
     config = {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
-        "hidden_size": sizes.width,
-        "intermediate_size": sizes.inner,
-        "num_hidden_layers": len(net.layers),
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "head_dim": sizes.head_dim,
-        "rms_norm_eps": sizes.eps,
-        "attention_bias": sizes.bias,
-        "rope_parameters": net.rotary.config.rope_parameters,
-        "max_position_embeddings": rules.max_length,
+        **layer_settings(net.rotary.config),
         "vocab_size": head.ids,
-        "draft_vocab_size": head.ids if net.kept is None else len(net.kept),
+        "draft_vocab_size": net.vocab_size if net.kept is None else len(net.kept),
         "num_target_layers": layers,
         "block_size": rules.block_size,
         "dflash_config": {
@@ -171,7 +162,7 @@ def _net(
         adapter = _linear(checkpoint, parts, "hidden_dim_adapter.proj", parts.width, width)
     else:
         require_width(checkpoint.name, width, parts)
-    kept, rows = kept_tokens(checkpoint, parts.vocab_size)
+    kept, rows = kept_tokens(checkpoint, parts.logits)
     own = checkpoint.maybe("embed_tokens.weight", (parts.vocab_size, width))
     own_head = kept is not None or checkpoint.has("lm_head.weight")
     if width != parts.width and (own is None or not own_head):
@@ -212,7 +203,7 @@ def _contract(
         vocabulary=None if net["kept"] is None else len(net["kept"]),
         head="target's" if net["head"] is parts.head else "own",
         embedding="target's" if net["embedding"] is parts.embedding else "own",
-        notes=_notes(rules),
+        notes=(*_notes(rules), *(parts.missing if net["head"] is parts.head else ())),
     )
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Shaped
@@ -100,10 +100,11 @@ class Checkpoint:
             )
 
     def take(self, name: str, shape: Sequence[int]) -> Shaped[Tensor, "..."]:
-        """A tensor, which must be there and have this shape.
+        """A weight, which must be there and have this shape.
 
         Raises:
-            LoadError: naming the tensor, if it is missing or has another shape.
+            LoadError: naming the tensor, if it is missing, has another shape, is quantised, or
+                holds NaN.
         """
         tensor = self.maybe(name, shape)
         if tensor is None:
@@ -114,16 +115,39 @@ class Checkpoint:
             )
         return tensor
 
-    def maybe(self, name: str, shape: Sequence[int]) -> Shaped[Tensor, "..."] | None:
-        """A tensor that may be missing; see `take`."""
+    def maybe(
+        self,
+        name: str,
+        shape: Sequence[int],
+        holds: Literal["weights", "integers", "flags"] = "weights",
+    ) -> Shaped[Tensor, "..."] | None:
+        """A tensor that may be missing; see `take`.
+
+        `holds`: what must stand in it. Weights of a byte need scales, which are not read.
+        """
         tensor = self._tensors.get(name)
         if tensor is None:
             return None
+        stored = self._stored_as.get(name, name)
         if tuple(tensor.shape) != tuple(shape):
-            stored = self._stored_as.get(name, name)
             raise LoadError(
                 f"tensor {stored!r} of {self.name!r} has the shape {list(tensor.shape)}, but must have "
                 f"{list(shape)}: is the head for another target, or its config.json another head's?"
+            )
+        floats, flags = tensor.is_floating_point(), tensor.dtype == torch.bool
+        if floats != (holds == "weights") or (flags and holds == "integers") or _is_small(tensor):
+            way = (
+                "quantised weights are not read, give a checkpoint in bfloat16"
+                if holds == "weights"
+                else f"it must hold {holds}"
+            )
+            raise LoadError(
+                f"tensor {stored!r} of {self.name!r} is of dtype {str(tensor.dtype)[6:]}: {way}"
+            )
+        if holds == "weights" and not bool(torch.isfinite(tensor).all()):
+            raise LoadError(
+                f"tensor {stored!r} of {self.name!r} holds NaN or infinite numbers: the head is "
+                "damaged, or its training failed"
             )
         self._taken.add(name)
         return tensor
@@ -237,6 +261,11 @@ def _sentence(path: Path, why: str) -> Iterator[None]:
         yield
     except Exception as error:  # of safetensors, pickle, zip or torch
         raise LoadError(f"{path} {why}: {AGAIN}, as safetensors") from error
+
+
+def _is_small(tensor: Tensor) -> bool:
+    """Whether it holds floating-point numbers of a byte or less, such as float8."""
+    return tensor.is_floating_point() and tensor.dtype.itemsize < 2
 
 
 def _some(names: Sequence[str]) -> str:

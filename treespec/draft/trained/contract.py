@@ -25,7 +25,8 @@ class Contract:
         vocabulary: number of the target's tokens that the head has rows for; None for all.
         head: whose matrix gives the logits.
         embedding: whose embeddings are read.
-        notes: further facts of the format.
+        flags: those of config.json that are on, by which the head computes otherwise.
+        notes: further facts, in words.
     """
 
     family: str
@@ -36,21 +37,26 @@ class Contract:
     vocabulary: int | None = None
     head: Literal["own", "target's"] = "target's"
     embedding: Literal["own", "target's", "none"] = "target's"
+    flags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        boundaries = ", ".join(map(str, self.reads.boundaries))
         states = [
-            "the state after the final norm" if state == "post" else f"boundary {state}"
-            for state in self.reads.states
+            f"boundar{'y' if len(self.reads.boundaries) == 1 else 'ies'} {boundaries}"
+            if boundaries
+            else "",
+            "the state after the final norm" if self.reads.final else "",
         ]
         facts = [
-            f"reads {', '.join(states)}",
+            f"reads {', '.join(filter(None, states))}",
             f"order [{', '.join(self.order)}]" if self.order else "",
             f"norm gain {self.gain}",
             "" if self.recycled == "none" else f"recycles the state {self.recycled}",
             "all tokens" if self.vocabulary is None else f"rows for {self.vocabulary:,} tokens",
             f"{self.head} head",
             "" if self.embedding == "none" else f"{self.embedding} embedding",
+            *self.flags,
             *self.notes,
         ]
         return f"{self.family}: " + "; ".join(fact for fact in facts if fact)

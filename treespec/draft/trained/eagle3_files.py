@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from treespec.draft.trained.checkpoint import Checkpoint, read_checkpoint
 from treespec.draft.trained.contract import Contract
-from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.head_model import HeadModel, probed
 from treespec.draft.trained.head_net import HeadNet
 from treespec.draft.trained.llama_parts import (
     JoinedFeatures,
@@ -19,6 +19,7 @@ from treespec.draft.trained.llama_parts import (
     layer_config,
     linear,
     rms_norm,
+    rotary,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_boundaries, require_width
 from treespec.draft.trained.vocabulary import kept_tokens, tables_of
@@ -91,9 +92,9 @@ def load_eagle3(
         vocabulary=None if kept is None else len(kept),
         head="own",
         embedding="own" if own_embedding else "target's",
-        notes=tuple(flag for flag in flags if _flag(checkpoint, flag, False)),
+        flags=tuple(flag for flag in flags if _flag(checkpoint, flag, False)),
     )
-    return HeadModel(net, contract)
+    return probed(checkpoint.name, net, contract)
 
 
 def save_eagle3(head: HeadModel, folder: Path) -> None:
@@ -117,10 +118,10 @@ def save_eagle3(head: HeadModel, folder: Path) -> None:
     if net.kept is not None:
         kept: Any = net.kept
         tensors |= tables_of(kept, net.logits_width)
-    flags = dict.fromkeys(head.contract.notes, True)
+    flags = dict.fromkeys(head.contract.flags, True)
     config = {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
+        "model_type": net.config.model_type,
         "vocab_size": net.logits_width,
         "draft_vocab_size": head.contract.vocabulary or net.logits_width,
         "norm_output": head.contract.recycled == "after the norm",
@@ -169,18 +170,18 @@ def _net(
     checkpoint: Checkpoint, config: Any, parts: TargetParts, reads: Features, *, normed: bool
 ) -> tuple[HeadNet, bool, Tensor | None]:
     """The network, whether it has an embedding of its own, and the tokens that it has rows for."""
-    h, dtype = config.hidden_size, parts.dtype
+    h = config.hidden_size
     own = checkpoint.maybe("embed_tokens.weight", (parts.vocab_size, h))
     if own is None:
         require_width(checkpoint.name, h, parts)
     kept, rows = kept_tokens(checkpoint, parts.logits)
     after = checkpoint.take("norm.weight", (h,))
-    state_norm = rms_norm(checkpoint.take("layers.0.hidden_norm.weight", (h,)), config, dtype)
+    state_norm = rms_norm(checkpoint.take("layers.0.hidden_norm.weight", (h,)), config, parts)
     embedding_norm = rms_norm(
-        checkpoint.take("layers.0.input_layernorm.weight", (h,)), config, dtype
+        checkpoint.take("layers.0.input_layernorm.weight", (h,)), config, parts
     )
     layers = [
-        decoder_layer(checkpoint, f"layers.{i}.", config, i, dtype, 0 if i else 2 * h)
+        decoder_layer(checkpoint, f"layers.{i}.", config, i, parts, 0 if i else 2 * h)
         for i in range(config.num_hidden_layers)
     ]
     residual_normed = _flag(checkpoint, "norm_before_residual", False)
@@ -188,19 +189,20 @@ def _net(
     own_head = checkpoint.take("lm_head.weight", (rows, h))
     net: Any = HeadNet(
         config,
-        embedding=parts.embedding if own is None else embedding(own, dtype),
+        embedding=parts.embedding if own is None else embedding(own, parts),
         fuse=_fuse(checkpoint, config, parts, reads),
         combine=_Pair(),
         layers=[first, *layers[1:]],
-        norm=rms_norm(after, config, dtype),
-        head=linear(own_head, None, dtype),
+        norm=rms_norm(after, config, parts),
+        head=linear(own_head, None, parts),
         recycles=Features(final="post") if normed else Features((len(layers),)),
         width=h,
         vocab_size=parts.logits,
-        kept=kept,
+        kept=None if kept is None else kept.to(parts.device),
+        rotary=rotary(config, parts),
     )
     checkpoint.require_all_taken()
-    return net.to(parts.device), own is not None, kept
+    return net, own is not None, kept
 
 
 def _fuse(checkpoint: Checkpoint, config: Any, parts: TargetParts, reads: Features) -> nn.Module:
@@ -215,16 +217,21 @@ def _fuse(checkpoint: Checkpoint, config: Any, parts: TargetParts, reads: Featur
     if reads.final is not None:
         require_width(checkpoint.name, h, parts)
         return OneFeature()
+    if all(_flag(checkpoint, flag, False) for flag in ("norm_before_fc", "fc_norm")):
+        raise LoadError(
+            f"config.json of {checkpoint.name!r}: norm_before_fc and fc_norm are both true, but states are "
+            "normed together or each on its own, never both"
+        )
     norm: nn.Module = nn.Identity()
     norms: list[nn.Module] = []
     if _flag(checkpoint, "norm_before_fc", False):
         gain = checkpoint.take("input_norm.weight", (count * width,))
-        norm = rms_norm(gain, config, parts.dtype)
+        norm = rms_norm(gain, config, parts)
     if _flag(checkpoint, "fc_norm", False):
         gains = [checkpoint.take(f"fc_norm.{i}.weight", (width,)) for i in range(count)]
-        norms = [rms_norm(gain, config, parts.dtype) for gain in gains]
+        norms = [rms_norm(gain, config, parts) for gain in gains]
     fc = checkpoint.take("fc.weight", (h, count * width))
-    return JoinedFeatures(norms, norm, linear(fc, None, parts.dtype))
+    return JoinedFeatures(norms, norm, linear(fc, None, parts))
 
 
 def _flag(checkpoint: Checkpoint, name: str, default: bool) -> bool:
@@ -247,6 +254,11 @@ def _boundaries(checkpoint: Checkpoint, layers: int) -> tuple[int, ...]:
         return found
     if not ids or not all(type(i) is int for i in ids):
         raise LoadError(f"config.json of {checkpoint.name!r}: {IDS} = {ids}, but must be integers")
+    if min(ids) < 0 or len(set(ids)) < len(ids):
+        raise LoadError(
+            f"config.json of {checkpoint.name!r}: {IDS} = {ids}, but each must be at least 0, and each "
+            "boundary may stand once"
+        )
     return tuple(i + (ids[0] == 1) for i in ids)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from treespec.draft.trained.checkpoint import Checkpoint, read_checkpoint
 from treespec.draft.trained.contract import Contract
-from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.head_model import HeadModel, probed
 from treespec.draft.trained.head_net import HeadNet
 from treespec.draft.trained.llama_parts import (
     OneFeature,
@@ -16,10 +16,12 @@ from treespec.draft.trained.llama_parts import (
     embedding,
     layer_config,
     rms_norm,
+    rotary,
     taken_linear,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_width
 from treespec.draft.trained.writing import layer_settings, write_head
+from treespec.errors import InvalidArgument
 from treespec.features import Features
 
 __all__ = ["load_eagle", "save_eagle"]
@@ -66,8 +68,9 @@ def load_eagle(source: str, target: object) -> HeadModel:
         order=("embedding", "state"),
         recycled="before the norm",
         embedding="own" if own_embedding else "target's",
+        notes=parts.missing,
     )
-    return HeadModel(net, contract)
+    return probed(checkpoint.name, net, contract)
 
 
 def _net(
@@ -75,20 +78,20 @@ def _net(
 ) -> tuple[HeadNet, bool]:
     """The network, and whether it has an embedding of its own."""
     sizes: Any = config
-    h, dtype = sizes.hidden_size, parts.dtype
+    h = sizes.hidden_size
 
     def norm(name: str) -> nn.Module:
         weight = checkpoint.maybe(f"{name}.weight", (h,))
-        return nn.Identity() if weight is None else rms_norm(weight, sizes, dtype)
+        return nn.Identity() if weight is None else rms_norm(weight, sizes, parts)
 
-    layer: Any = decoder_layer(checkpoint, "layers.0.", sizes, 0, dtype)
+    layer: Any = decoder_layer(checkpoint, "layers.0.", sizes, 0, parts)
     if isinstance(layer.input_layernorm, nn.Identity):
         layer.input_layernorm = norm("hidden_layernorm")
     own = checkpoint.maybe("embed_tokens.weight", (parts.vocab_size, h))
-    fuse = taken_linear(checkpoint, "fc", (h, 2 * h), dtype, biased=biased)
+    fuse = taken_linear(checkpoint, "fc", (h, 2 * h), parts, biased=biased)
     net: Any = HeadNet(
         sizes,
-        embedding=parts.embedding if own is None else embedding(own, dtype),
+        embedding=parts.embedding if own is None else embedding(own, parts),
         fuse=OneFeature(),
         combine=SideBySide(norm("embed_layernorm"), nn.Identity(), fuse),
         layers=[layer],
@@ -97,9 +100,10 @@ def _net(
         recycles=Features((1,)),
         width=h,
         vocab_size=parts.logits,
+        rotary=rotary(sizes, parts),
     )
     checkpoint.require_all_taken()
-    return net.to(parts.device), own is not None
+    return net, own is not None
 
 
 def _of_authors(name: str) -> str:
@@ -113,22 +117,24 @@ def save_eagle(head: HeadModel, folder: Path) -> None:
     """Write a head in its authors' layout, which `load_eagle` and serving engines read.
 
     Raises:
-        InvalidArgument: if the folder holds something already.
+        InvalidArgument: if the folder holds something already; or if the head has norms of speculators,
+            which other readers of the layout would leave out.
     """
     net: Any = head.net
     layer, combine = net.model.layers[0], net.model.combine
+    norms = (combine.embedding_norm, layer.input_layernorm, net.model.norm)
+    if not all(isinstance(norm, nn.Identity) for norm in norms):
+        raise InvalidArgument(
+            "a head with norms of its embedding, input or output cannot be written: the authors' layout "
+            "has none, and engines would run the head without them"
+        )
     tensors = {f"layers.0.{name}": tensor for name, tensor in layer.state_dict().items()}
     tensors |= {f"fc.{name}": tensor for name, tensor in combine.project.state_dict().items()}
-    norms = {"embed_layernorm": combine.embedding_norm, "lm_head_layernorm": net.model.norm}
-    if "layers.0.input_layernorm.weight" in tensors:
-        tensors["hidden_layernorm.weight"] = tensors.pop("layers.0.input_layernorm.weight")
-    for name, norm in norms.items():
-        tensors |= {f"{name}.{part}": tensor for part, tensor in norm.state_dict().items()}
     if head.contract.embedding == "own":
         tensors["embed_tokens.weight"] = net.model.embed_tokens.weight
     config = {
         "architectures": ["LlamaForCausalLMEagle"],
-        "model_type": "llama",
+        "model_type": net.config.model_type,
         "vocab_size": net.logits_width,
         "bias": "fc.bias" in tensors,
         **layer_settings(net.config),

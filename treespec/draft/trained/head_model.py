@@ -151,3 +151,15 @@ class HeadModel(TransformersModel):
 
     def _no_states(self, rows: int = 0) -> Float[Tensor, "R W"]:
         return torch.empty(rows, self.net.state_width, dtype=self.net.dtype, device=self.net.device)
+
+
+def probed(name: str, net: HeadNet, contract: Contract) -> HeadModel:
+    """A head that was read from a folder, which errors name.
+
+    Raises:
+        UnsupportedModel: if it cannot run trees exactly, or its weights are no numbers.
+    """
+    try:
+        return HeadModel(net, contract)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"the head {name!r} cannot run: {error}") from error

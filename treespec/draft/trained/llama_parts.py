@@ -11,10 +11,16 @@ from typing import Any, no_type_check
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import (
+    LlamaDecoderLayer,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+)
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from treespec.draft.trained.checkpoint import Checkpoint
+from treespec.draft.trained.target_parts import TargetParts
 from treespec.errors import LoadError, in_words
 
 SIZES = (
@@ -51,12 +57,19 @@ def layer_config(checkpoint: Checkpoint, within: str, layers: int, *, qk_norms: 
         qk_norms: whether queries and keys are normed, as in Qwen3.
 
     Raises:
-        LoadError: if a size is missing or impossible.
+        LoadError: if a size is missing or impossible, or layers have a sliding window.
     """
     given = {key: checkpoint.setting(within + key, int) for key in SIZES}
     for key in OPTIONAL:
         if (value := checkpoint.setting(within + key, object, None)) is not None:
             given[key] = value
+    act = checkpoint.setting(within + "hidden_act", str, "silu")
+    if act not in ACT2FN:
+        raise LoadError(
+            f"config.json of {checkpoint.name!r}: {within}hidden_act = {act!r}, but must be an activation "
+            "that transformers knows, as 'silu'"
+        )
+    _refuse_windows(checkpoint, within, layers)
     try:
         made = (Qwen3Config if qk_norms else LlamaConfig)(
             vocab_size=1, num_hidden_layers=layers, bos_token_id=None, eos_token_id=None, **given
@@ -76,12 +89,25 @@ def layer_config(checkpoint: Checkpoint, within: str, layers: int, *, qk_norms: 
         ) from error
 
 
+def _refuse_windows(checkpoint: Checkpoint, within: str, layers: int) -> None:
+    """Refuse layers that attend to a part of the text: those of Qwen from `max_window_layers` on do."""
+    kinds = checkpoint.setting(f"{within}layer_types", list, [])
+    windowed = checkpoint.setting(f"{within}use_sliding_window", bool, False)
+    whole = checkpoint.setting(f"{within}max_window_layers", int, 0)
+    width = checkpoint.setting(f"{within}sliding_window", int, None)
+    by_flag = windowed and width is not None and whole < layers and not kinds
+    if by_flag or any(kind != "full_attention" for kind in kinds):
+        raise LoadError(
+            f"{checkpoint.name!r} has layers of sliding attention, which are not implemented here"
+        )
+
+
 def decoder_layer(
     checkpoint: Checkpoint,
     prefix: str,
     config: Any,
     index: int,
-    dtype: torch.dtype,
+    parts: TargetParts,
     inputs: int = 0,
 ) -> nn.Module:
     """A decoder layer that holds the checkpoint's tensors.
@@ -91,7 +117,7 @@ def decoder_layer(
         prefix: of the layer's tensors, with a dot at the end.
         config: of the layers.
         index: number of the layer, by which it finds its rows in the cache.
-        dtype: of its weights.
+        parts: of the target, whose dtype and device its weights get.
         inputs: numbers that queries, keys and values read; 0 for the width of the layer.
     """
     qk_norms = checkpoint.has(f"{prefix}self_attn.q_norm.weight")
@@ -112,15 +138,15 @@ def decoder_layer(
         setattr(
             getattr(layer, part),
             leaf,
-            taken_linear(checkpoint, prefix + name, (outputs, width), dtype, biased=biased),
+            taken_linear(checkpoint, prefix + name, (outputs, width), parts, biased=biased),
         )
     for norm in NORMS:
         weight = checkpoint.maybe(f"{prefix}{norm}.weight", (h,))
-        setattr(layer, norm, nn.Identity() if weight is None else rms_norm(weight, config, dtype))
+        setattr(layer, norm, nn.Identity() if weight is None else rms_norm(weight, config, parts))
     if qk_norms:
         for norm in ("q_norm", "k_norm"):
             weight = checkpoint.take(f"{prefix}self_attn.{norm}.weight", (d,))
-            setattr(layer.self_attn, norm, rms_norm(weight, config, dtype))
+            setattr(layer.self_attn, norm, rms_norm(weight, config, parts))
     return layer
 
 
@@ -128,36 +154,41 @@ def taken_linear(
     checkpoint: Checkpoint,
     name: str,
     shape: tuple[int, int],
-    dtype: torch.dtype,
+    parts: TargetParts,
     *,
     biased: bool = False,
 ) -> nn.Linear:
     """A linear map of the checkpoint; with its bias if the file has one, which it must if `biased`."""
     weight = checkpoint.take(f"{name}.weight", shape)
     take_bias = checkpoint.take if biased else checkpoint.maybe
-    return linear(weight, take_bias(f"{name}.bias", shape[:1]), dtype)
+    return linear(weight, take_bias(f"{name}.bias", shape[:1]), parts)
 
 
-def linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> nn.Linear:
-    """A linear map with this matrix."""
+def linear(weight: Tensor, bias: Tensor | None, parts: TargetParts) -> nn.Linear:
+    """A linear map with this matrix, in the target's dtype and on its device."""
     with torch.device("meta"):
         made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    made.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+    made.weight = nn.Parameter(parts.moved(weight), requires_grad=False)
     if bias is not None:
-        made.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
+        made.bias = nn.Parameter(parts.moved(bias), requires_grad=False)
     return made
 
 
-def rms_norm(weight: Tensor, config: Any, dtype: torch.dtype) -> LlamaRMSNorm:
+def rms_norm(weight: Tensor, config: Any, parts: TargetParts) -> LlamaRMSNorm:
     """A norm that multiplies by this weight."""
     norm = LlamaRMSNorm(len(weight), eps=config.rms_norm_eps)
-    norm.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+    norm.weight = nn.Parameter(parts.moved(weight), requires_grad=False)
     return norm
 
 
-def embedding(weight: Tensor, dtype: torch.dtype) -> nn.Embedding:
+def embedding(weight: Tensor, parts: TargetParts) -> nn.Embedding:
     """An embedding with these rows."""
-    return nn.Embedding.from_pretrained(weight.to(dtype))
+    return nn.Embedding.from_pretrained(parts.moved(weight))
+
+
+def rotary(config: Any, parts: TargetParts) -> LlamaRotaryEmbedding:
+    """The positions that Llama's layers read."""
+    return LlamaRotaryEmbedding(config).to(parts.device)
 
 
 class SideBySide(nn.Module):

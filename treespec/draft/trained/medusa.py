@@ -149,7 +149,9 @@ def load_medusa(source: str, target: Any) -> MedusaHeads:
         _head(checkpoint, parts, head, blocks, all(own) or not any(own)) for head in range(count)
     ]
     checkpoint.require_all_taken()
-    return MedusaHeads(heads, target.vocab_size, _contract(checkpoint, count, blocks, any(own)))
+    return MedusaHeads(
+        heads, target.vocab_size, _contract(checkpoint, count, blocks, None if any(own) else parts)
+    )
 
 
 def save_medusa(heads: MedusaHeads, folder: Path) -> None:
@@ -193,12 +195,15 @@ def _head(
     return made if matrix is not None else nn.Sequential(*made, parts.head)
 
 
-def _contract(checkpoint: "Checkpoint", count: int, blocks: int, own: bool) -> Contract:
+def _contract(
+    checkpoint: "Checkpoint", count: int, blocks: int, shared: "TargetParts | None"
+) -> Contract:
+    """The conventions; `shared` is the target, if its head gives the logits."""
     notes = [f"{count} heads of {blocks} residual block{'s' * (blocks != 1)}"]
     for key, found in (("medusa_num_heads", count), ("medusa_num_layers", blocks)):
         stated = checkpoint.setting(key, int, None)
         if stated is not None and stated != found:
             notes.append(f"config.json says {key} = {stated}, the tensors count")
-    return Contract(
-        "medusa", READS, head="own" if own else "target's", embedding="none", notes=tuple(notes)
-    )
+    notes += () if shared is None else shared.missing
+    head = "own" if shared is None else "target's"
+    return Contract("medusa", READS, head=head, embedding="none", notes=tuple(notes))

@@ -10,7 +10,7 @@ from torch import nn
 from treespec.draft.trained.architecture import Architecture
 from treespec.draft.trained.checkpoint import Checkpoint, read_checkpoint
 from treespec.draft.trained.contract import Contract
-from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.head_model import HeadModel, probed
 from treespec.draft.trained.head_net import HeadNet
 from treespec.draft.trained.llama_parts import (
     OneFeature,
@@ -113,9 +113,12 @@ def load_mtp(
         recycled="after the norm" if state == "post" else "before the norm",
         head="own" if "head" in owned else "target's",
         embedding="own" if "embedding" in owned else "target's",
-        notes=("the first embedding is zero",) if zero_first else (),
+        notes=(
+            *(("the first embedding is zero",) if zero_first else ()),
+            *(() if "head" in owned else parts.missing),
+        ),
     )
-    return HeadModel(net, contract)
+    return probed(checkpoint.name, net, contract)
 
 
 def conventions() -> dict[str, dict[str, Any]]:
@@ -141,12 +144,12 @@ def _net(
     zero: bool,
 ) -> tuple[HeadNet, set[str]]:
     """The network, and what it does not borrow of the target."""
-    at, h, dtype = layout.module, parts.width, parts.dtype
+    at, h = layout.module, parts.width
 
     def norm(name: str) -> nn.Module:
-        return architecture.norm(checkpoint.take(f"{at}{name}.weight", (h,)), dtype)
+        return architecture.norm(parts.moved(checkpoint.take(f"{at}{name}.weight", (h,))))
 
-    layer = architecture.layer(checkpoint, at + layout.block, dtype)
+    layer = architecture.layer(checkpoint, at + layout.block, parts)
     own = {
         "embedding": checkpoint.maybe(f"{at}embed_tokens.weight", (parts.vocab_size, h)),
         "head": checkpoint.maybe(f"{at}shared_head.head.weight", (parts.logits, h)),
@@ -155,25 +158,25 @@ def _net(
         architecture.config,
         embedding=parts.embedding
         if own["embedding"] is None
-        else embedding(own["embedding"], dtype),
+        else embedding(own["embedding"], parts),
         fuse=OneFeature(),
         combine=SideBySide(
             norm(layout.embedding_norm),
             norm(layout.state_norm),
-            taken_linear(checkpoint, at + layout.project, (h, 2 * h), dtype),
+            taken_linear(checkpoint, at + layout.project, (h, 2 * h), parts),
             state_first=first,
         ),
         layers=[layer],
         norm=norm(layout.norm),
-        head=parts.head if own["head"] is None else linear(own["head"], None, dtype),
+        head=parts.head if own["head"] is None else linear(own["head"], None, parts),
         recycles=Features(final="post") if state == "post" else Features((1,)),
         width=h,
         vocab_size=parts.logits,
-        rotary=architecture.rotary(),
+        rotary=architecture.rotary(parts),
         zero_first=zero,
     )
     checkpoint.require_all_taken()
-    return net.to(parts.device), {name for name, tensor in own.items() if tensor is not None}
+    return net, {name for name, tensor in own.items() if tensor is not None}
 
 
 def _place(target: object) -> str:

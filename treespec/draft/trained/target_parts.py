@@ -4,13 +4,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from treespec.errors import LoadError, UnsupportedModel
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
 __all__ = ["TargetParts", "require_boundaries", "require_width"]
+
+
+AFTER_THE_HEAD = {
+    "final_logit_softcapping": "softcap",
+    "logit_scale": "logit scale",
+    "logits_scaling": "logit scale",
+}
+"""What targets do to the logits of their heads (Gemma 2, Cohere, Granite), by the key of the config."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +32,7 @@ class TargetParts:
         logits: V, the width of its logits.
         layers: L, number of its layers.
         embedding: maps ids to embeddings of width H.
-        head: maps final states to logits, without the scaling or softcap that some models add.
+        head: maps final states to logits, without the scaling or softcap that some models add (`missing`).
         config: its configuration (of the text model).
         dtype: of its weights.
         device: where its final state is.
@@ -44,13 +53,15 @@ class TargetParts:
         """The parts of a loaded target.
 
         Raises:
-            UnsupportedModel: if it is not a transformers model, or has no single embedding and head.
+            UnsupportedModel: if it is not a transformers model, or has no single embedding and head, or is
+                spread over several devices.
         """
         if not isinstance(target, TransformersModel):
             raise UnsupportedModel(
                 f"a trained head needs a transformers model as target, not a {type(target).__name__}"
             )
         model: Any = target.model
+        _require_one_device(model)
         config = model.config.get_text_config(decoder=True)
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         if not isinstance(getattr(head, "weight", None), torch.Tensor):
@@ -67,6 +78,39 @@ class TargetParts:
             config=config,
             dtype=model.dtype,
             device=model.device,
+        )
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What `head` lacks of the target's logits, as notes for the contract of a head that shares it."""
+        return tuple(
+            f"without the target's {what}"
+            for key, what in AFTER_THE_HEAD.items()
+            if getattr(self.config, key, None) not in (None, 1)
+        )
+
+    def moved(self, weight: Tensor) -> Tensor:
+        """A head's weight, in the target's dtype and on its device.
+
+        What was read is moved one by one: a network also holds modules of the target, which stay where they
+        are.
+        """
+        return weight.to(self.device, self.dtype)
+
+
+def _require_one_device(model: Any) -> None:
+    """Refuse a model whose embedding, states and head may be in different places."""
+    places = {str(place) for place in (getattr(model, "hf_device_map", None) or {}).values()}
+    places = places if len(places) > 1 else {str(weight.device) for weight in model.parameters()}
+    if len(places) > 1:
+        raise UnsupportedModel(
+            f"the target's weights are on several devices ({', '.join(sorted(places))}), and a head "
+            "reads its embedding, states and head on one: load it onto a single device"
+        )
+    if any(isinstance(weight, DTensor) for weight in model.parameters()):
+        raise UnsupportedModel(
+            "the target's weights are sharded over several processes (tensor parallelism), which trained "
+            "heads cannot share: load it whole, onto a single device"
         )
 
 

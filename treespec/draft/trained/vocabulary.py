@@ -16,7 +16,8 @@ def kept_tokens(checkpoint: Checkpoint, vocab_size: int) -> tuple[Int[Tensor, " 
 
     Args:
         checkpoint: the head; `draft_vocab_size` of its config.json is v.
-        vocab_size: V, of the target.
+        vocab_size: V, the width of the target's logits, over which the head's rows are spread. The target's
+            embedding may have other rows: it reads tokens, and its padding is no part of the logits.
 
     Returns:
         None and V if the head has all tokens.
@@ -25,8 +26,8 @@ def kept_tokens(checkpoint: Checkpoint, vocab_size: int) -> tuple[Int[Tensor, " 
         LoadError: if the tables contradict each other, or name tokens that the target does not have.
     """
     rows = checkpoint.setting("draft_vocab_size", int, vocab_size)
-    offsets = checkpoint.maybe("d2t", (rows,))
-    present = checkpoint.maybe("t2d", (vocab_size,))
+    offsets = checkpoint.maybe("d2t", (rows,), "integers")
+    present = checkpoint.maybe("t2d", (vocab_size,), "flags")
     if offsets is None:
         if rows != vocab_size:
             raise LoadError(

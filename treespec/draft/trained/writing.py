@@ -33,11 +33,13 @@ SETTINGS = (
 
 
 def layer_settings(config: Any) -> dict[str, Any]:
-    """What config.json says of a head's layers; the rotary base also stands where older readers look."""
+    """What config.json says of a head's layers; rotary positions also stand where older readers look."""
     data = {key: getattr(config, key) for key in SETTINGS if getattr(config, key, None) is not None}
-    rope = data.get("rope_parameters") or {}
-    if (theta := rope.get("rope_theta")) is not None:
+    rope = dict(data.get("rope_parameters") or {})
+    if (theta := rope.pop("rope_theta", None)) is not None:
         data["rope_theta"] = theta
+    if rope.get("rope_type", "default") != "default":
+        data["rope_scaling"] = rope
     return data
 
 

@@ -1,5 +1,8 @@
 """Autoregressive heads: rows are those of a straight line, whatever tree, step or batch they stand in."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 from head_formats import FORMATS, head_of, target
@@ -9,6 +12,7 @@ from safetensors.torch import save_file
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.batch import Text
+from treespec.draft.trained.eagle3_files import save_eagle3
 from treespec.errors import InvalidArgument
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.target import ModelTarget
@@ -51,7 +55,13 @@ def test_rows_are_those_of_a_straight_line(name, tmp_path):
 def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     form, model = FORMATS[name], target()
     head = head_of(name, tmp_path / "read", model)
+    if form.options.get("layernorms"):
+        with pytest.raises(InvalidArgument, match=r"norms .* cannot be written"):
+            form.save(head, tmp_path / "written")
+        return
     form.save(head, tmp_path / "written")
+    settings = json.loads((tmp_path / "written/config.json").read_text())
+    assert settings["model_type"] == ("qwen3" if form.options.get("qwen3") else "llama")
     again = form.load(str(tmp_path / "written"), model)
     assert again.contract == head.contract
     states = states_of(model, head.contract.reads, TEXT[:-1])
@@ -63,6 +73,40 @@ def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     assert torch.equal(*rows)
     with pytest.raises(InvalidArgument, match="is not empty"):
         form.save(head, tmp_path / "written")
+
+
+def test_flags_are_written_and_notes_are_not(tmp_path):
+    model = target()
+    head = head_of("eagle3, vllm", tmp_path / "read", model)
+    assert "; fc_norm" in str(head.contract)
+    head.contract = replace(head.contract, notes=("norm_before_residual",))
+    save_eagle3(head, tmp_path / "written")
+    settings = json.loads((tmp_path / "written/config.json").read_text())
+    assert settings["fc_norm"] is True
+    assert "norm_before_residual" not in settings
+
+
+SCALED = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "eagle3, speculators"])
+def test_older_readers_find_how_positions_turn(name, tmp_path):
+    form, model = FORMATS[name], target()
+    form.family.checkpoint(tmp_path / "read", **form.options, rope_theta=5e5, rope_scaling=SCALED)
+    head = form.load(str(tmp_path / "read"), model)
+    form.save(head, tmp_path / "written")
+    settings = json.loads((tmp_path / "written/config.json").read_text())
+    assert (settings["rope_theta"], settings["rope_scaling"]) == (5e5, SCALED)
+    again = form.load(str(tmp_path / "written"), model)
+    turns = [one.net.model.rotary_emb.inv_freq for one in (head, again)]
+    assert torch.equal(*turns)
+    plain = head_of(name, tmp_path / "plain", model)
+    assert not torch.allclose(turns[0], plain.net.model.rotary_emb.inv_freq)
+    form.save(plain, tmp_path / "plainly")
+    assert "rope_scaling" not in json.loads((tmp_path / "plainly/config.json").read_text())
 
 
 BRANCHING = (

@@ -11,7 +11,7 @@ from marginal_heads import target
 from safetensors.torch import save_file
 from tiny_models import SMALL, build
 
-from treespec.draft.trained.block_files import load_block
+from treespec.draft.trained.block_files import load_block, save_block
 from treespec.draft.trained.medusa import load_medusa
 from treespec.errors import LoadError, UnsupportedModel
 from treespec.features import Features
@@ -35,7 +35,7 @@ def changed(folder, tensors=None, config=None, family=block, **options):
 
 
 NAMES = {block: "model.safetensors", medusa: "medusa_lm_head.safetensors"}
-EMPTY = torch.empty
+EMPTY = torch.zeros
 DFLASH = {"mask_token_id": 95, "target_layer_ids": [0, 1, 2]}
 
 BLOCKS = {
@@ -231,6 +231,28 @@ def test_default_layers_are_the_authors(tmp_path):
     model = TransformersModel(build("llama", **{**SMALL, "num_hidden_layers": 36}))
     block.checkpoint(tmp_path, layer_ids=None, layers=5, target_layers=36)
     assert load_block(str(tmp_path), model).contract.reads == Features((2, 10, 18, 26, 34))
+
+
+def test_older_readers_find_how_positions_of_a_block_turn(tmp_path):
+    scaled = {"rope_type": "linear", "factor": 4.0}
+    old = {"rope_theta": 1e6, "rope_scaling": scaled, "rope_parameters": None}
+    head = load_block(changed(tmp_path / "read", config=old), target())
+    save_block(head, tmp_path / "written")
+    settings = json.loads((tmp_path / "written/config.json").read_text())
+    assert (settings["rope_theta"], settings["rope_scaling"]) == (1e6, scaled)
+    again = load_block(str(tmp_path / "written"), target())
+    assert torch.equal(head.rotary.inv_freq, again.rotary.inv_freq)
+
+
+def test_the_vocabulary_of_a_block_is_that_of_the_logits(tmp_path):
+    """The target's embedding may have further rows, which are padding."""
+    model = TransformersModel(build("llama", num_hidden_layers=4), vocab_size=90)
+    tables = {"d2t": torch.full((40,), 50), "t2d": torch.arange(90) >= 50}
+    source = changed(tmp_path / "read", tables, layout="speculators", small=True, layer_ids=(1, 3))
+    head = load_block(source, model)
+    assert head.kept.tolist() == list(range(50, 90))
+    save_block(head, tmp_path / "written")
+    assert torch.equal(load_block(str(tmp_path / "written"), model).kept, head.kept)
 
 
 def test_a_head_takes_the_dtype_of_its_target(tmp_path):

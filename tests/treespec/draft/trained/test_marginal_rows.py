@@ -185,5 +185,5 @@ def test_the_contract_says_what_is_read(tmp_path):
     assert "blocks of 6, causal, mask 95" in reads["jetspec"]
     assert "rows for 40 tokens; own head" in reads["speculators, small"]
     assert "a row predicts the next token" in reads["speculators, from the anchor"]
-    assert "reads boundary 2, boundary 4;" in reads["speculators, boundary before the norm"]
+    assert "reads boundaries 2, 4;" in reads["speculators, boundary before the norm"]
     assert FORMATS["dflash, default ids"].read(tmp_path / "x").contract.reads == Features((3,))

@@ -1,6 +1,7 @@
 """Modules for multi-token prediction: what is read of a target's files, and what is refused."""
 
 import json
+from copy import deepcopy
 
 import pytest
 import torch
@@ -84,6 +85,11 @@ def test_a_module_may_have_an_embedding_and_a_head_of_its_own(tmp_path):
     mtp.checkpoint(tmp_path, "glm", **own)
     head = load_mtp(str(tmp_path), model)
     assert "own head; own embedding" in str(head.contract)
+    scaled = TransformersModel(deepcopy(model.model))
+    scaled.model.config.logits_scaling = 8.0
+    assert load_mtp(str(tmp_path), scaled).contract == head.contract
+    mtp_target.save(tmp_path / "shared", "glm")
+    assert "without the target's" in str(load_mtp(str(tmp_path / "shared"), scaled).contract)
     states = random.normal(7, 1, 32).double()
     right = FORMATS["mtp, glm"].rows(tmp_path, model, TEXT, states, [])
     head.give(head.fused(states), anew=True)
@@ -118,8 +124,8 @@ def drop(name):
     return lambda tensors: tensors.pop(name)
 
 
-def put(name, *shape):
-    return lambda tensors: tensors.update({name: torch.zeros(shape)})
+def put(name, *shape, dtype=torch.float32):
+    return lambda tensors: tensors.update({name: torch.zeros(shape, dtype=dtype)})
 
 
 @pytest.mark.parametrize(
@@ -131,6 +137,7 @@ def put(name, *shape):
         (put("model.layers.2.self_attn.q_norm.weight", 8), "does not have: .*q_norm.weight"),
         (put("model.layers.3.enorm.weight", 32), "does not have: .*layers.3.enorm.weight"),
         (put("model.layers.2.self_attn.o_proj.weight_scale_inv", 1), "quantised to FP8"),
+        (put("model.layers.2.eh_proj.weight", 32, 64, dtype=torch.int8), "eh_proj.weight' .* int8: quan"),
         (drop("model.layers.2.eh_proj.weight"), "no module for multi-token prediction: none of .*eh_proj"),
     ],
 )  # fmt: skip
@@ -157,6 +164,13 @@ def test_other_tensors_are_refused_by_name(change, message, tmp_path):
 def test_other_configs_are_refused(change, error, message, tmp_path):
     mtp.checkpoint(tmp_path, "glm", **change)
     with pytest.raises(error, match=message):
+        load_mtp(str(tmp_path), FORMATS["mtp, glm"].target())
+
+
+def test_a_module_that_gives_no_numbers_is_named(tmp_path):
+    mtp_target.save(tmp_path, "glm")
+    changed(tmp_path, lambda tensors: tensors["model.layers.2.shared_head.norm.weight"].fill_(3e38))
+    with pytest.raises(UnsupportedModel, match=rf"the head '{tmp_path}' cannot run: .* infinite"):
         load_mtp(str(tmp_path), FORMATS["mtp, glm"].target())
 
 
