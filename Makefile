@@ -56,8 +56,9 @@ check: setup-dev ## check format, lint, types and the direction of imports
 	$(BIN)/lint-imports
 	$(BIN)/python tests/helpers/house.py
 
-prove: setup ## prove every lossless rule by exact enumeration, on all trees up to six nodes (up to an hour on two cores)
+prove: setup-dev ## prove every lossless rule, on all trees up to six nodes and under every draft source (up to two hours on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m treespec.experiments.lossless.prove --out proof.json
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist load tests/treespec/draft/test_proofs.py
 
 bench: setup ## measure every claim about speed, as ratios
 	$(BIN)/python -m treespec.experiments.research.benchmarks.pass_times
