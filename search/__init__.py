@@ -28,6 +28,8 @@ from treespec.search.errors import (
     SearchError,
     SmallSample,
 )
+from treespec.search.growth.ddtree import DDTree
+from treespec.search.growth.top2gap import Top2Gap
 from treespec.search.latency.latency import LatencyModel
 from treespec.search.traces import calibration, replay
 from treespec.search.traces.calibration import (
@@ -39,12 +41,10 @@ from treespec.search.traces.calibration import (
 from treespec.search.traces.estimate import AcceptanceEstimate, estimate_acceptance
 from treespec.search.traces.replay import Replay
 from treespec.search.traces.trace import Trace
-from treespec.search.value.ddtree import DDTree
 from treespec.search.value.expected import expected_tokens
 from treespec.search.value.frontier import Frontier, optimal_frontier
 from treespec.search.value.marginals import marginal_tree
 from treespec.search.value.optimal import optimal_tree
-from treespec.search.value.top2gap import Top2Gap
 
 __all__ = [
     "AcceptanceEstimate",

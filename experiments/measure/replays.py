@@ -19,9 +19,9 @@ from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.reading_models import problems
 from treespec.search import InvalidTrace, Trace, formats
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.growth.keys import MEASURED, GrowthSettings
 from treespec.search.intervals import Interval
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.next_right import accepted_nodes
 from treespec.search.traces.replay import EMITTED, Replay, replay, replay_budget
 from treespec.tree.shape import TreeShape

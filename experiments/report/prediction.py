@@ -25,13 +25,13 @@ from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.protocols import Growth, MarginalGrowth
 from treespec.search import InvalidGrowth, InvalidTrace
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
 from treespec.search.errors import NotMeasured
 from treespec.search.growth.keys import GrowthSettings
 from treespec.search.growth.shared_budget import BatchBudget
 from treespec.search.intervals import Interval
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import replay
 from treespec.search.traces.rule_notes import by_member
 from treespec.tree import Law, TreeShape

@@ -7,12 +7,12 @@ from functools import partial
 from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.search.choice.candidates import Limits, Room
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.choice.rows import Choice, Growing
 from treespec.search.choice.trace_speed import Totals, TraceSpeed
 from treespec.search.errors import InvalidGrowth, InvalidTrace, NotMeasured
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
 from treespec.search.latency.step_parts import seconds_of
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import Replay, replay_budget
 
 SIZES = (8, 16, 32)

@@ -64,7 +64,7 @@ class Replay:
         file_of: `[texts]`, index of the file that each text is an excerpt of (`Trace.file_of`).
         max_depth: maximum number of edges of the trees.
         sizes: verified nodes of every step, the root included.
-        sure: whether the step is proved to be a live run's (`treespec.search.traces.growth_replay`).
+        sure: whether the step is proved to be a live run's (`treespec.search.choice.growth_replay`).
         levels: for every step and each pass of the draft, the number of children of every node that it ran;
             empty for a tree, whose passes are known from its shape, and without a draft model.
         ends_inside: whether the last accepted node of every step has children in its tree; None for a text

@@ -112,7 +112,7 @@ class Trace:
             alike, and count as one text where texts are resampled or left out. By default texts are not
             excerpts.
         draft_rows: the draft's probabilities off the texts' path, for growths
-            (`treespec.search.traces.growth_replay`); None if they were not recorded.
+            (`treespec.search.choice.growth_replay`); None if they were not recorded.
         target_best: `[T]`, the target's best token at each position, under the sampling setting; None at
             temperature 0, where it is the text's, and in older traces.
         draft_best: `[T]`, the draft's best token, -1 where it drafts nothing; given with `target_best`.

@@ -14,8 +14,8 @@ from treespec.errors import InvalidTree
 from treespec.experiments.measure import recording
 from treespec.experiments.measure.recording import record
 from treespec.search import DDTree, InvalidTrace, LatencyModel, Trace
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.growth import CostAware, DySpec, Eagle2, EqualGrowth, OptTree, SpecExec
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, outcomes, random_table

@@ -27,10 +27,10 @@ from treespec.experiments.report.prediction import (
 )
 from treespec.experiments.report.run import load_run
 from treespec.search import InvalidTrace, LatencyModel, Trace
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.choice.growths import DECIDING
 from treespec.search.growth import DySpec, Eagle2, EqualGrowth
 from treespec.search.latency.step_parts import seconds_of
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.tree import Law
 
 BUDGET = {"kind": "budget", "depth": 3}

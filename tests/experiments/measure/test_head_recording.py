@@ -34,8 +34,8 @@ from treespec.search import (
     best_tree,
     estimate_acceptance,
 )
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.growth import Eagle2, SpecExec
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.next_right import accepted_nodes
 from treespec.search.traces.replay import replay
 from treespec.search.traces.totals import TextTotals

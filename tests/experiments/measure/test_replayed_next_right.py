@@ -14,8 +14,8 @@ from treespec.experiments.measure.source_recording import record_source
 from treespec.experiments.run.next_right import fresh_right, next_right
 from treespec.plugins import Budget
 from treespec.search import Trace
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.growth import Eagle2
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.next_right import accepted_nodes
 from treespec.search.traces.replay import replay, replay_budget
 from treespec.target import ModelTarget

@@ -13,8 +13,8 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.replays import read_shapes
 from treespec.experiments.measure.traces import trace
 from treespec.search import InvalidTrace, Trace, formats
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.growth import Eagle2
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.search.traces.replay import replay
 
 

@@ -16,12 +16,12 @@ from treespec.experiments.measure.fastest import Advised
 from treespec.experiments.measure.recording import record
 from treespec.search import LatencyModel, best_tree
 from treespec.search.choice.candidates import Limits, room_for
+from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.choice.growths import DECIDING, _grid, grown
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.growth import Eagle2, EqualGrowth
 from treespec.search.latency.latency import Times
 from treespec.search.latency.step_parts import levels_of, seconds_of
-from treespec.search.traces.growth_replay import replay_growth
 from treespec.testing import TabularModel, random_table
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
