@@ -5,11 +5,8 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.draft.trained.block_head import BlockHead, TextRows
+from treespec.draft.trained.block_head import TextRows
 from treespec.draft.trained.marginal_drafter import MarginalDrafter
-from treespec.protocols import Growth, Observer
-from treespec.sampling.distributions import Sampling
-from treespec.tree import Law, TreeShape
 
 __all__ = ["BlockDraft"]
 
@@ -39,28 +36,18 @@ class BlockDraft(MarginalDrafter):
         InvalidTree: see `MarginalDrafter`.
     """
 
-    def __init__(
-        self,
-        head: BlockHead,
-        growth: Growth | TreeShape,
-        law: Law,
-        sampling: Sampling,
-        observer: Observer | None = None,
-    ) -> None:
-        super().__init__(head, growth, law, sampling, observer)
-        self.head = head
-        self._text: TextRows = head.new_text()
+    _text: TextRows
 
     def begin(self, features: Float[Tensor, "P F H"]) -> None:
         """Compute the rows of a prompt without its last token."""
-        self._text = self.head.new_text()
-        self.head.read(self._text, features)
+        self._text = self.given.new_text()
+        self.given.read(self._text, features)
 
     def follow(self, features: Float[Tensor, "E F H"]) -> None:
         """Compute the rows of a step's tokens but the bonus, in place of those of the last block."""
-        self.head.read(self._text, features)
+        self.given.read(self._text, features)
 
     def rows_after(self, path: Sequence[int], count: int) -> Float[Tensor, "D V"]:
         """Logits of the first `count` positions of a block after the root."""
         root = self._pending[0] if path else self._root
-        return self.head(self._text, root, path, count)
+        return self.given(self._text, root, path, count)

@@ -6,14 +6,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.draft.trained.trained_drafter import TrainedDrafter
-from treespec.protocols import Growth, Observer
-from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.model import ProcessedModel
 from treespec.step import Step
-from treespec.tree import Law, TreeShape
 
 if TYPE_CHECKING:
-    from treespec.draft.trained.head_model import HeadModel  # loads transformers
+    pass  # loads transformers
 
 
 class HeadDrafter(TrainedDrafter):
@@ -37,16 +34,8 @@ class HeadDrafter(TrainedDrafter):
 
     HEAD_HAS = "fused"
 
-    def __init__(
-        self,
-        head: "HeadModel",
-        growth: Growth | TreeShape,
-        law: Law,
-        sampling: Sampling,
-        observer: Observer | None = None,
-    ) -> None:
-        super().__init__(head, growth, law, sampling, observer)
-        self._paired = False
+    _paired = False
+    """Whether the root has a state of the target: it lacks one after a prompt of one token."""
 
     def prefill(
         self, tokens: Int[Tensor, "T"], features: Float[Tensor, "P F H"] | None = None

@@ -14,9 +14,6 @@ from torch import Tensor, nn
 from treespec.draft.trained.contract import Contract
 from treespec.draft.trained.marginal_drafter import MarginalDrafter, spread
 from treespec.features import Features
-from treespec.protocols import Growth, Observer
-from treespec.sampling.distributions import Sampling
-from treespec.tree import Law, TreeShape
 
 if TYPE_CHECKING:
     from treespec.draft.trained.checkpoint import Checkpoint
@@ -83,7 +80,7 @@ class Medusa(MarginalDrafter):
     ("typical acceptance"): so a tree is verified by every rule of this project.
 
     Args:
-        heads: the heads; see `load_medusa`.
+        head: the heads; see `load_medusa`.
         growth: where the tree grows, at most as deep as there are heads; see `MarginalDrafter`.
         law: how children are chosen.
         sampling: the target's sampling settings.
@@ -93,17 +90,7 @@ class Medusa(MarginalDrafter):
         InvalidTree: see `MarginalDrafter`.
     """
 
-    def __init__(
-        self,
-        heads: MedusaHeads,
-        growth: Growth | TreeShape,
-        law: Law,
-        sampling: Sampling,
-        observer: Observer | None = None,
-    ) -> None:
-        super().__init__(heads, growth, law, sampling, observer)
-        self.heads = heads
-        self._state: Tensor | None = None
+    _state: Tensor | None = None
 
     def begin(self, features: Float[Tensor, "P 1 H"]) -> None:
         """Remember the state of the token before the root, if there is one."""
@@ -115,7 +102,7 @@ class Medusa(MarginalDrafter):
 
     def rows_after(self, path: Sequence[int], count: int) -> Float[Tensor, "D V"] | None:
         """Logits of the first `count` heads, whatever the path; None if there is no state yet."""
-        return None if self._state is None else self.heads(self._state, count)
+        return None if self._state is None else self.given(self._state, count)
 
 
 def load_medusa(source: str, target: Any) -> MedusaHeads:

@@ -35,6 +35,8 @@ class TrainedDrafter(ModelDrafter):
 
     HEAD_HAS: ClassVar[str]
     """A member that tells the heads of such drafters from other heads and from models."""
+    given: Any
+    """The head."""
 
     def __init__(
         self,
