@@ -30,7 +30,7 @@ class StepOutcome:
         prefill_s: seconds of the prefill, in the first step of a text; 0 in the others.
         origins: for each node, the sources that drafted it, or the level of a cascade; empty if one source
             drafts a given shape or growth.
-        spine, right: see `treespec.experiments.run.next_right.NextRight`; None if nothing drafts.
+        spine, right: see `treespec.experiments.run.right_marks.NextRight`; None if nothing drafts.
         off_target: of a lossy rule, how far its tokens depart from the target (`treespec.verify.Rule`).
         texts: texts of the batch that made a step in the same round.
     """

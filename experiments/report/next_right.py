@@ -2,7 +2,7 @@
 
 A tree gains over a chain only by what it accepts after siblings. If the next token is right less often
 there, siblings are worth little, unless the text is merely harder there: a fresh draft at the same nodes
-tells the two apart (`treespec.experiments.run.next_right`).
+tells the two apart (`treespec.experiments.run.right_marks`).
 
 Over a synthetic head of known rates (`tests/helpers/known_rates.py`), each interval holds its rate in 186
 to 195 of 200 seeds.

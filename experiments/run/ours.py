@@ -19,8 +19,8 @@ from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.records.outcome import STAGES, Round, StepOutcome
-from treespec.experiments.run.next_right import next_right
 from treespec.experiments.run.observers import StageTimer, now
+from treespec.experiments.run.right_marks import next_right
 from treespec.experiments.run.round_timer import RoundTimer
 from treespec.plugins import Budget
 from treespec.protocols import Drafter

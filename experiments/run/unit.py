@@ -32,9 +32,9 @@ from treespec.experiments.run.baselines import (
 )
 from treespec.experiments.run.groups import Group, together_in_words
 from treespec.experiments.run.meters.meter import ENERGY, Meters
-from treespec.experiments.run.next_right import fresh_right
 from treespec.experiments.run.ours import decode_ours, decode_ours_together
 from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.right_marks import fresh_right
 from treespec.experiments.run.seeds import seed_of
 from treespec.experiments.run.transformers_hooks import quiet_transformers
 from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens

@@ -3,7 +3,7 @@
 Right: the target's best token after a node is the first of the drafter's row there. A node is on the spine
 if every accepted token down to it was the first of its parent's row (the root is), else after a sibling:
 once a sibling is accepted, all later nodes of the step come after it. Each kept token of a text follows
-exactly one accepted node. `treespec.experiments.run.next_right` records the same in live runs.
+exactly one accepted node. `treespec.experiments.run.right_marks` records the same in live runs.
 
 In a replay these are those of a live run at temperature 0, step by step; above, they have its law. A node
 without children has no row, as in the live run of a draft model, which never runs its leaves. Rows of an

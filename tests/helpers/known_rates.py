@@ -17,7 +17,7 @@ from treespec import Sampling, Scores, TokenTree, TorchCoins, TreeShape, decode,
 from treespec.experiments.records.outcome import StepOutcome
 from treespec.experiments.records.rows import StepRow, to_frame
 from treespec.experiments.report.next_right import BELOW, SIBLING, SPINE, next_rights
-from treespec.experiments.run.next_right import fresh_right, next_right
+from treespec.experiments.run.right_marks import fresh_right, next_right
 
 VOCABULARY, DEPTH = 6, 4
 

@@ -11,7 +11,7 @@ from heads import block, files, medusa
 from tiny_models import build
 from torch import Tensor, nn
 
-from treespec.draft.trained.block import BlockDraft
+from treespec.draft.trained.block_draft import BlockDraft
 from treespec.draft.trained.block_files import load_block
 from treespec.draft.trained.block_head import BlockHead, BlockLayer, BlockRules, BlockSizes
 from treespec.draft.trained.contract import Contract

@@ -19,7 +19,7 @@ from treespec.draft.suffix_tree import SuffixTree
 from treespec.draft.text.datastore import Datastore
 from treespec.draft.text.suffix_counts import SuffixCounts
 from treespec.draft.text.text_source import MatchingSource
-from treespec.draft.trained.block import BlockDraft
+from treespec.draft.trained.block_draft import BlockDraft
 from treespec.draft.trained.eagle import Eagle
 from treespec.draft.trained.eagle3 import Eagle3
 from treespec.draft.trained.medusa import Medusa

@@ -23,7 +23,7 @@ from treespec.experiments.measure import recording
 from treespec.experiments.measure.head_recording import TracedHead, record_head
 from treespec.experiments.measure.replays import UNBIASED, replay_tables, replay_traces
 from treespec.experiments.measure.traces import trace as trace_command
-from treespec.experiments.run.next_right import fresh_right, next_right
+from treespec.experiments.run.right_marks import fresh_right, next_right
 from treespec.features import Features
 from treespec.sampling.processors import Processors
 from treespec.search import (

@@ -11,7 +11,7 @@ from treespec.draft import ModelDrafter, PromptLookup
 from treespec.experiments.measure.recording import record
 from treespec.experiments.measure.replays import plain_rows, replay_tables, replay_traces
 from treespec.experiments.measure.source_recording import record_source
-from treespec.experiments.run.next_right import fresh_right, next_right
+from treespec.experiments.run.right_marks import fresh_right, next_right
 from treespec.plugins import Budget
 from treespec.search import Trace
 from treespec.search.choice.growth_replay import replay_growth

@@ -10,7 +10,7 @@ from treespec.draft import BlockDraft, Medusa, Merge, PromptLookup
 from treespec.draft.ranks_next import best_next
 from treespec.draft.trained.medusa import MedusaHeads, ResidualBlock
 from treespec.errors import InvalidArgument, InvalidTree
-from treespec.experiments.run.next_right import next_right
+from treespec.experiments.run.right_marks import next_right
 from treespec.sampling.processing.text import ProcessedText
 from treespec.sampling.processors import Processors
 from treespec.search import DDTree, marginal_tree

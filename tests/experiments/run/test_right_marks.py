@@ -14,7 +14,7 @@ from treespec.experiments.report import details
 from treespec.experiments.report.next_right import SIBLING
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import unit as unit_module
-from treespec.experiments.run.next_right import fresh_right, next_right
+from treespec.experiments.run.right_marks import fresh_right, next_right
 from treespec.target import ModelTarget
 
 #        0
