@@ -1,7 +1,7 @@
 """`treespec draft`: check a trained head before it is used, and write it for other programs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,6 +45,14 @@ Source = Annotated[
 ]
 
 
+def _source_of(head: str, source: str | None) -> dict[str, Any]:
+    """The draft source and its keys: as given, or the one that the head's files say."""
+    from treespec.experiments.measure.head_check import family_of
+
+    given = yaml_or_name("--source", source) or family_of(head)
+    return {"source": given} if isinstance(given, str) else given
+
+
 @_draft.command(
     "check",
     epilog=examples(
@@ -73,15 +81,14 @@ def check_command(
         from treespec.experiments.config.places import require_inputs
 
         require_inputs({"--target": target})
-        from treespec.experiments.measure.head_check import check_head, family_of, finding
+        from treespec.experiments.measure.head_check import check_head, finding
         from treespec.experiments.report.terminal import print_finding
         from treespec.experiments.run.models import calm_transformers
 
         calm_transformers()
-        given = yaml_or_name("--source", source) or family_of(head)
         check = check_head(
             head,
-            {"source": given} if isinstance(given, str) else given,
+            _source_of(head, source),
             {"target": target, "dtype": dtype, "device": device},
             tokens=tokens,
             say=lambda contract: None if as_json or quiet else echo(contract),
@@ -131,14 +138,13 @@ def export_command(
         from treespec.experiments.config.places import require_inputs
 
         require_inputs({"--target": target})
-        from treespec.experiments.measure.head_check import export_head, family_of
+        from treespec.experiments.measure.head_check import export_head
         from treespec.experiments.run.models import calm_transformers
 
         calm_transformers()
-        given = yaml_or_name("--source", source) or family_of(head)
         contract = export_head(
             head,
-            {"source": given} if isinstance(given, str) else given,
+            _source_of(head, source),
             {"target": target, "dtype": "auto"},
             folder,
             console=progress(quiet),

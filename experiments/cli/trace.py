@@ -296,7 +296,7 @@ def profile_command(
     with friendly(debug):
         from treespec.experiments.config.files import integers, require_new, write_new
         from treespec.experiments.measure.profile.profile import profile
-        from treespec.experiments.measure.profile.tables import print_profile
+        from treespec.experiments.measure.profile.profile_tables import print_profile
 
         require_new(out)
         measured = profile(

@@ -26,7 +26,7 @@ from treespec.protocols import Coins, Models, TreeModel
 from treespec.sampling.children import require_children, top_k
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling, require_finite
-from treespec.sampling.processing.model import processed
+from treespec.sampling.processing.processed_model import processed
 from treespec.search import InvalidTrace, Trace
 from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape

@@ -10,7 +10,7 @@ from treespec.experiments.lossless.check_passes import RememberingModel
 from treespec.features import Features, lend, reads_of
 from treespec.models.tabular import LAYERS, TabularModel, random_table
 from treespec.protocols import ReadsTarget
-from treespec.sampling.processing.model import ProcessedModel
+from treespec.sampling.processing.processed_model import ProcessedModel
 from treespec.sampling.processors import Processors
 from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget

@@ -25,7 +25,7 @@ from treespec.features import Features
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.protocols import Coins, Growth, Target, TreeModel
 from treespec.sampling.distributions import Sampling
-from treespec.sampling.processing.model import ProcessedModel, processed
+from treespec.sampling.processing.processed_model import ProcessedModel, processed
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 

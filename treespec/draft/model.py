@@ -32,7 +32,7 @@ from treespec.protocols import (
     TreeModel,
 )
 from treespec.sampling.distributions import Sampling, require_finite
-from treespec.sampling.processing.model import processed
+from treespec.sampling.processing.processed_model import processed
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 

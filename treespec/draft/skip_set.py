@@ -18,7 +18,7 @@ from treespec.models.variants.sublayers import Sublayer, require_sublayers, subl
 from treespec.protocols import TreeModel
 from treespec.reading_models import FirstVersion, Strict, read_model
 from treespec.sampling.distributions import Sampling
-from treespec.sampling.processing.model import processed
+from treespec.sampling.processing.processed_model import processed
 
 MOST_EVALUATIONS = 1000
 """Maximum number of sets that a search tries, as in Draft & Verify."""

@@ -22,7 +22,7 @@ from treespec.experiments.config.schema import MOST_BATCH, MOST_SIZES, Config, M
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.profile.loop import Text
 from treespec.experiments.measure.profile.plan import Setting, plan_profile
-from treespec.experiments.measure.profile.steps import Samples, measure_round
+from treespec.experiments.measure.profile.timed_steps import Samples, measure_round
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.run.models import load_models, weights_data

@@ -31,7 +31,7 @@ from rich.console import Console
 
 from treespec import Sampling, TorchCoins, TreeShape, load_pair, verify
 from treespec.draft import ModelDrafter
-from treespec.experiments.measure.profile.steps import pass_seconds
+from treespec.experiments.measure.profile.timed_steps import pass_seconds
 from treespec.experiments.measure.timing import (
     Spans,
     in_turns,

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from treespec import TreeShape
 from treespec.experiments.config.file import load_config
-from treespec.experiments.measure.profile.steps import pass_seconds
+from treespec.experiments.measure.profile.timed_steps import pass_seconds
 from treespec.experiments.measure.searched_run import brief_run
 from treespec.experiments.measure.timing import in_turns
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence

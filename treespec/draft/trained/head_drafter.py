@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.draft.trained.trained_drafter import TrainedDrafter
-from treespec.sampling.processing.model import ProcessedModel
+from treespec.sampling.processing.processed_model import ProcessedModel
 from treespec.step import Step
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from treespec.draft.trained.trained_drafter import TrainedDrafter
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins, Growth, Observer
 from treespec.sampling.distributions import Sampling, wide
-from treespec.sampling.processing.model import ProcessedModel
+from treespec.sampling.processing.processed_model import ProcessedModel
 from treespec.sampling.processing.rows import FORBIDDEN
 from treespec.step import Scores, Step
 from treespec.tree import Law, TokenTree, TreeShape

@@ -14,7 +14,7 @@ from treespec.experiments.measure.profile.plan import (
     shapes_for,
 )
 from treespec.experiments.measure.profile.profile import model_of_rounds
-from treespec.experiments.measure.profile.steps import _measure_place
+from treespec.experiments.measure.profile.timed_steps import _measure_place
 from treespec.search.latency.step_parts import levels_of
 from treespec.testing import plane_trees
 from treespec.verify import RULES

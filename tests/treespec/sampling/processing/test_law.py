@@ -6,7 +6,7 @@ import torch
 from treespec import Law, Sampling, TreeShape, verify
 from treespec.draft.model import ModelDrafter
 from treespec.models.tabular import TabularModel, random_table
-from treespec.sampling.processing import model as processed_model
+from treespec.sampling.processing import processed_model
 from treespec.sampling.processing import rows as processed_rows
 from treespec.sampling.processors import Processors
 from treespec.testing.laws import output_law, target_law

@@ -13,7 +13,7 @@ from fake_cuda import FakeCuda
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
 from treespec.experiments.measure.profile import loop as looping
-from treespec.experiments.measure.profile import steps as measuring
+from treespec.experiments.measure.profile import timed_steps as measuring
 from treespec.experiments.measure.profile.plan import (
     Setting,
     bundle,
@@ -21,7 +21,11 @@ from treespec.experiments.measure.profile.plan import (
     shapes_for,
 )
 from treespec.experiments.measure.profile.profile import model_of_rounds, profile_pair
-from treespec.experiments.measure.profile.steps import PLAIN_STEPS, WARM_UP_STEPS, pass_seconds
+from treespec.experiments.measure.profile.timed_steps import (
+    PLAIN_STEPS,
+    WARM_UP_STEPS,
+    pass_seconds,
+)
 from treespec.experiments.run.observers import CudaClock, StageTimer
 from treespec.models.transformers_model import TransformersModel
 from treespec.search import LatencyModel
