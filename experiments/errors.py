@@ -27,6 +27,10 @@ class TooFewPrompts(PromptError):
         self.present, self.source = present, source
 
 
+class TrainingError(TreespecError, RuntimeError):
+    """A draft cannot be trained, or not on."""
+
+
 class RunFolderError(TreespecError, OSError):
     """A run folder of another config, in use, or damaged."""
 

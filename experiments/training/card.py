@@ -18,8 +18,8 @@ from treespec.experiments.training.corpus import (
     size_of,
 )
 from treespec.experiments.training.evaluate import PairStatistics
+from treespec.experiments.training.loop import Progress
 from treespec.experiments.training.sizes import PairSize
-from treespec.experiments.training.train import Progress
 from treespec.files import write_whole
 
 LICENCE = "PSF-2.0"

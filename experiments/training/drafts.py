@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from treespec.experiments.training.corpus import read_corpus, standard_library
+from treespec.experiments.training.pretraining import distillation_loss, train_model
 from treespec.experiments.training.sizes import EMBEDDED, ModelSize, build_model, save_model
 from treespec.experiments.training.tokenizer import tokenize
-from treespec.experiments.training.train import distillation_loss, train
 
 SIZES = {
     "wide": EMBEDDED.draft,
@@ -66,7 +66,7 @@ def main(
     for folder, (size, tokens) in missing.items():
         draft = build_model(SIZES[size], EMBEDDED, tokenizer, seed)
         with tempfile.TemporaryDirectory() as work:
-            progress = train(
+            progress = train_model(
                 draft, files, distillation_loss(target), SCHEDULE, TOKENS[tokens], seed,
                 Path(work) / "draft.pt",
             )  # fmt: skip

@@ -18,9 +18,13 @@ from treespec.experiments.training.corpus import (
     write_held_out,
 )
 from treespec.experiments.training.evaluate import measure_pair
+from treespec.experiments.training.pretraining import (
+    distillation_loss,
+    next_token_loss,
+    train_model,
+)
 from treespec.experiments.training.sizes import PairSize, build_model, save_model
 from treespec.experiments.training.tokenizer import tokenize, train_tokenizer
-from treespec.experiments.training.train import distillation_loss, next_token_loss, train
 from treespec.files import write_whole
 
 # Training loss is measured on every 16th training file, about as much text as is held out.
@@ -58,7 +62,7 @@ def make_pair(
     logger.info("training text: %d files, %d tokens", len(files), sum(map(len, files)))
 
     target = build_model(pair.target, pair, tokenizer, seed)
-    target_progress = train(
+    target_progress = train_model(
         target,
         files,
         next_token_loss,
@@ -70,7 +74,7 @@ def make_pair(
     target = save_model(target, tokenizer, out / "target")
 
     draft = build_model(pair.draft, pair, tokenizer, seed + 1)
-    draft_progress = train(
+    draft_progress = train_model(
         draft,
         files,
         distillation_loss(target),

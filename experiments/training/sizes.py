@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from treespec.experiments.training.loop import Schedule
+
 
 @dataclass(frozen=True)
 class ModelSize:
@@ -18,18 +20,9 @@ class ModelSize:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Warm-up, constant rate and linear decay; short blocks first, long blocks at the end.
+class PairSchedule(Schedule):
+    """Short blocks first, long blocks at the end of a budget of tokens."""
 
-    Shares refer to the token budget. Nothing before the decay depends on the budget, so a run may be
-    shortened from a checkpoint without becoming another recipe.
-    """
-
-    muon_lr: float
-    adamw_lr: float
-    weight_decay: float = 0.1
-    warmup_steps: int = 40
-    decay_share: float = 0.45
     batch_tokens: int = 4096
     length: int = 512
     long_share: float = 0.12
@@ -45,8 +38,8 @@ class PairSize:
     context: int
     target: ModelSize
     draft: ModelSize
-    target_schedule: Schedule
-    draft_schedule: Schedule
+    target_schedule: PairSchedule
+    draft_schedule: PairSchedule
 
 
 EMBEDDED = PairSize(
@@ -54,12 +47,12 @@ EMBEDDED = PairSize(
     context=4096,
     target=ModelSize(hidden=384, layers=5, intermediate=960, heads=6, kv_heads=2, head_dim=64),
     draft=ModelSize(hidden=128, layers=2, intermediate=384, heads=4, kv_heads=2, head_dim=32),
-    target_schedule=Schedule(muon_lr=4e-3, adamw_lr=3e-3),
-    draft_schedule=Schedule(muon_lr=6e-3, adamw_lr=4e-3),
+    target_schedule=PairSchedule(muon_lr=4e-3, adamw_lr=3e-3),
+    draft_schedule=PairSchedule(muon_lr=6e-3, adamw_lr=4e-3),
 )
 
 # The same recipe for tests: takes a few seconds, with the same grouping of heads.
-MINIATURE_SCHEDULE = Schedule(
+MINIATURE_SCHEDULE = PairSchedule(
     muon_lr=4e-3,
     adamw_lr=3e-3,
     warmup_steps=2,

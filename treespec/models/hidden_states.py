@@ -82,9 +82,14 @@ class HiddenStates:
         """The features of the pass that was run last; None if none are read."""
         if not self.states:
             return None
+        return self.taken_of_batch()[0]
+
+    @no_type_check
+    def taken_of_batch(self) -> Float[Tensor, "B T F H"]:
+        """The features of the pass that was run last, which had several rows of tokens."""
         seen = [self._seen.pop(state) for state in self.states]
         # Layers may be on several devices.
-        return torch.stack([hidden.to(seen[-1].device) for hidden in seen], dim=1)
+        return torch.stack([hidden.to(seen[-1].device) for hidden in seen], dim=2)
 
     def of_no_tokens(self) -> Float[Tensor, "0 F H"] | None:
         """The features of an empty prompt; None if none are read."""
@@ -99,9 +104,9 @@ class HiddenStates:
         self, state: int, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         hidden = args[0] if args else kwargs["hidden_states"]
-        self._seen[state] = hidden[0].clone()  # the layer may change its input in place
+        self._seen[state] = hidden.clone()  # the layer may change its input in place
 
     @no_type_check
     def _see(self, state: int | str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         hidden = output if isinstance(output, Tensor) else output[0]
-        self._seen[state] = hidden[0].clone()
+        self._seen[state] = hidden.clone()

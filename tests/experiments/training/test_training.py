@@ -21,14 +21,18 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
-from treespec.experiments.training import drafts
-from treespec.experiments.training import train as train_module
+from treespec.experiments.training import drafts, loop
 from treespec.experiments.training.__main__ import EMBEDDED_FOLDER, app
 from treespec.experiments.training.corpus import is_held_out, read_corpus, shorten
 from treespec.experiments.training.evaluate import measure_pair
+from treespec.experiments.training.loop import Optimizers
+from treespec.experiments.training.pretraining import (
+    distillation_loss,
+    next_token_loss,
+    train_model,
+)
 from treespec.experiments.training.sizes import MINIATURE, MINIATURE_SCHEDULE, build_model
 from treespec.experiments.training.tokenizer import END_OF_TEXT, Batches
-from treespec.experiments.training.train import Optimizers, distillation_loss
 
 ROOT = EMBEDDED_FOLDER.parents[1]
 SHIPPED_BYTES = 24_000_000
@@ -194,7 +198,7 @@ def random_files(count: int = 5) -> list[np.ndarray]:
 def test_an_interrupted_run_equals_an_unbroken_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_module, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
 
     def run(name: str, stop_after: int) -> LlamaForCausalLM:
         calls = 0
@@ -206,10 +210,10 @@ def test_an_interrupted_run_equals_an_unbroken_one(
             calls += 1
             if calls > stop_after:
                 raise InterruptedError
-            return train_module.next_token_loss(model, inputs, targets)
+            return next_token_loss(model, inputs, targets)
 
         model = build_model(MINIATURE.draft, MINIATURE, OneToken(), seed=0)
-        train_module.train(
+        train_model(
             model,
             random_files(),
             loss,
@@ -241,7 +245,7 @@ def test_an_epoch_shows_every_token_once_in_an_order_of_its_own() -> None:
 
 def test_rate_warms_up_stays_and_decays_to_zero() -> None:
     model = build_model(MINIATURE.draft, MINIATURE, OneToken(), seed=0)
-    optimizers = Optimizers(model, MINIATURE_SCHEDULE, total_tokens=1000)
+    optimizers = Optimizers(dict(model.named_parameters()), MINIATURE_SCHEDULE, total_tokens=1000)
     assert optimizers.factor(step=0, tokens=0) == 0.5
     assert optimizers.factor(step=5, tokens=549) == 1.0
     assert optimizers.factor(step=9, tokens=775) == pytest.approx(0.5)

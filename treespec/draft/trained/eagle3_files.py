@@ -22,7 +22,7 @@ from treespec.draft.trained.llama_parts import (
     rotary,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_boundaries, require_width
-from treespec.draft.trained.vocabulary import kept_tokens, tables_of
+from treespec.draft.trained.vocabulary import OF_TARGET, kept_tokens, shared_rows, tables_of
 from treespec.draft.trained.writing import layer_settings, write_head
 from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
@@ -90,7 +90,7 @@ def load_eagle3(
         order=("embedding", "state"),
         recycled="after the norm" if normed else "before the norm",
         vocabulary=None if kept is None else len(kept),
-        head="own",
+        head="target's" if checkpoint.setting(OF_TARGET, bool, False) else "own",
         embedding="own" if own_embedding else "target's",
         flags=tuple(flag for flag in flags if _flag(checkpoint, flag, False)),
     )
@@ -186,7 +186,12 @@ def _net(
     ]
     residual_normed = _flag(checkpoint, "norm_before_residual", False)
     first = _FirstLayer(layers[0], embedding_norm, state_norm, residual_normed=residual_normed)
-    own_head = checkpoint.take("lm_head.weight", (rows, h))
+    shares = checkpoint.setting(OF_TARGET, bool, False)
+    if shares:
+        require_width(checkpoint.name, h, parts)
+    rows_of_head = (
+        shared_rows(parts, kept) if shares else checkpoint.take("lm_head.weight", (rows, h))
+    )
     net: Any = HeadNet(
         config,
         embedding=parts.embedding if own is None else embedding(own, parts),
@@ -194,7 +199,7 @@ def _net(
         combine=_Pair(),
         layers=[first, *layers[1:]],
         norm=rms_norm(after, config, parts),
-        head=linear(own_head, None, parts),
+        head=linear(rows_of_head, None, parts),
         recycles=Features(final="post") if normed else Features((len(layers),)),
         width=h,
         vocab_size=parts.logits,

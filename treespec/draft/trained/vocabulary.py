@@ -1,11 +1,28 @@
 """The vocabulary of a head that has rows for some of the target's tokens only."""
 
+from typing import Any
+
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.draft.trained.checkpoint import Checkpoint
+from treespec.draft.trained.target_parts import TargetParts
 from treespec.errors import LoadError
+
+OF_TARGET = "head_of_target"
+"""The key of config.json by which a head says that its logits are made by rows of the target's head.
+
+It is ours: a head that is stored without these rows is a fraction of the size. Engines need them, so
+`treespec draft export` writes them.
+"""
+
+
+def shared_rows(parts: TargetParts, kept: Int[Tensor, " v"] | None) -> Float[Tensor, "v H"]:
+    """The rows of the target's head for a head's tokens."""
+    weight: Any = parts.head.weight
+    rows = weight[: parts.logits] if kept is None else weight[kept.to(weight.device)]
+    return rows.detach()
 
 
 def kept_tokens(checkpoint: Checkpoint, vocab_size: int) -> tuple[Int[Tensor, " v"] | None, int]:

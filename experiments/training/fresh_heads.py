@@ -1,0 +1,149 @@
+"""Heads before training, written in their authors' layouts and taken from there by the usual readers.
+
+So the network that is trained is the one that drafts. Matrices are drawn from a normal distribution with
+the standard deviation of Llama's (0.02); norms begin at 1. Embedding and head are the target's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.draft.trained.eagle3_files import IDS, load_eagle3
+from treespec.draft.trained.eagle_files import load_eagle
+from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.target_parts import TargetParts
+from treespec.draft.trained.vocabulary import tables_of
+from treespec.draft.trained.writing import layer_settings, write_head
+from treespec.models.transformers_model import TransformersModel
+
+__all__ = ["LayerSizes", "fresh_eagle", "fresh_eagle3"]
+
+SPREAD = 0.02
+"""Standard deviation of fresh matrices."""
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """Sizes of a head's layers. Its width is the target's, whose embedding and head it shares.
+
+    Args:
+        inner: numbers between the two maps of a feed-forward layer.
+        layers: number of layers.
+        heads: heads of queries; None for as many as the target has.
+        kv_heads: heads of keys and values; None for as many as the target has.
+        head_dim: numbers of a head; None for as many as the target's.
+    """
+
+    inner: int
+    layers: int = 1
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+
+    def config(self, parts: TargetParts) -> Any:
+        """As a configuration of transformers' Llama; positions turn as the target's do."""
+        from transformers import LlamaConfig
+
+        of = parts.config
+        heads = self.heads or of.num_attention_heads
+        return LlamaConfig(
+            hidden_size=parts.width,
+            intermediate_size=self.inner,
+            num_hidden_layers=self.layers,
+            num_attention_heads=heads,
+            num_key_value_heads=self.kv_heads or of.num_key_value_heads,
+            head_dim=self.head_dim or getattr(of, "head_dim", None) or parts.width // heads,
+            max_position_embeddings=of.max_position_embeddings,
+            rope_parameters=of.rope_parameters,
+            rms_norm_eps=getattr(of, "rms_norm_eps", 1e-6),
+        )
+
+
+class Drawn:
+    """Draws a head's tensors.
+
+    Args:
+        seed: of all of them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def matrix(self, rows: int, columns: int) -> Tensor:
+        """A matrix that maps `columns` numbers to `rows`."""
+        return SPREAD * torch.randn(rows, columns, generator=self._generator)
+
+    def layer(self, prefix: str, config: Any, inputs: int) -> dict[str, Tensor]:
+        """The matrices and the second norm of a decoder layer that attends to `inputs` numbers a token."""
+        h, m, d = config.hidden_size, config.intermediate_size, config.head_dim
+        queries, keys = config.num_attention_heads * d, config.num_key_value_heads * d
+        shapes = {
+            "self_attn.q_proj": (queries, inputs), "self_attn.k_proj": (keys, inputs),
+            "self_attn.v_proj": (keys, inputs), "self_attn.o_proj": (h, queries),
+            "mlp.gate_proj": (m, h), "mlp.up_proj": (m, h), "mlp.down_proj": (h, m),
+        }  # fmt: skip
+        tensors = {f"{prefix}{name}.weight": self.matrix(*shape) for name, shape in shapes.items()}
+        return tensors | {f"{prefix}post_attention_layernorm.weight": torch.ones(h)}
+
+
+def fresh_eagle(target: TransformersModel, sizes: LayerSizes, seed: int) -> HeadModel:
+    """A head of EAGLE-1 before training: it begins by passing the target's state on."""
+    parts, drawn = TargetParts.of(target), Drawn(seed)
+    config, h = sizes.config(parts), parts.width
+    tensors = drawn.layer("layers.0.", config, h)
+    tensors["fc.weight"] = drawn.matrix(h, 2 * h) + torch.cat([torch.zeros(h, h), torch.eye(h)], 1)
+    tensors["fc.bias"] = torch.zeros(h)
+    stated = {"bias": True, "vocab_size": parts.vocab_size, **layer_settings(config)}
+    with TemporaryDirectory() as folder:
+        return load_eagle(_written(folder, stated, tensors), target)
+
+
+def fresh_eagle3(
+    target: TransformersModel,
+    sizes: LayerSizes,
+    seed: int,
+    *,
+    boundaries: tuple[int, ...],
+    kept: Int[Tensor, " v"] | None = None,
+) -> HeadModel:
+    """A head of EAGLE-3 before training, which norms each of the states that it reads (as 3.1 does).
+
+    Args:
+        target: the target.
+        sizes: of its layers.
+        seed: of its matrices.
+        boundaries: what it reads of the target.
+        kept: tokens that it drafts, whose rows of the target's head it shares; None for all.
+    """
+    parts, drawn = TargetParts.of(target), Drawn(seed)
+    config, h = sizes.config(parts), parts.width
+    tensors = {"fc.weight": drawn.matrix(h, len(boundaries) * h), "norm.weight": torch.ones(h)}
+    tensors |= {f"fc_norm.{i}.weight": torch.ones(h) for i in range(len(boundaries))}
+    for i in range(sizes.layers):
+        prefix = f"layers.{i}." if i else "midlayer."
+        tensors |= drawn.layer(prefix, config, h if i else 2 * h)
+        tensors[f"{prefix}input_layernorm.weight"] = torch.ones(h)
+    tensors["midlayer.hidden_norm.weight"] = torch.ones(h)
+    if kept is not None:
+        tensors |= tables_of(kept.cpu(), parts.logits)
+    stated = {
+        "fc_norm": True,
+        "head_of_target": True,
+        "draft_vocab_size": parts.logits if kept is None else len(kept),
+        "target_hidden_size": h,
+        IDS: list(boundaries),
+        **layer_settings(config),
+    }
+    with TemporaryDirectory() as folder:
+        return load_eagle3(_written(folder, stated, tensors), target)
+
+
+def _written(folder: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    write_head(Path(folder), config, tensors)
+    return folder

@@ -1,0 +1,1 @@
+"""Drafts while they are trained, one family a file."""

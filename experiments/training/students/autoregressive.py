@@ -1,0 +1,181 @@
+"""Heads that read the target's state and, further down, their own: EAGLE-1 and EAGLE-3, while trained.
+
+A head that reads the target's states in training, but its own when it drafts, meets states that it never
+saw. So it is trained as it drafts (EAGLE-3's training-time test, arXiv:2503.01840; HASS, arXiv:2408.15766,
+does so for EAGLE-1): at each position it takes several steps, each on the state that the step before it
+left there. Step j at pair t, the state of token t beside token t + 1, reads token t + 1 + j and predicts
+the one after it. It sees the first steps of all pairs up to t, made of true states, and its own earlier
+steps: just what a tree's node at depth j sees.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import DynamicCache
+
+from treespec.draft import Eagle, Eagle3
+from treespec.draft.trained.eagle3_files import save_eagle3
+from treespec.draft.trained.eagle_files import save_eagle
+from treespec.draft.trained.head_model import HeadModel
+from treespec.experiments.run.transformers_hooks import plain_twin
+from treespec.experiments.training.losses import Loss
+from treespec.experiments.training.packing import Packed, additive
+from treespec.experiments.training.students.student import (
+    Learned,
+    Student,
+    mean_over,
+    open_to_training,
+)
+from treespec.experiments.training.teacher import Taught
+from treespec.models.hidden_states import HiddenStates
+from treespec.models.transformers_model import TransformersModel
+from treespec.protocols import Drafter, Growth
+from treespec.sampling.distributions import Sampling
+from treespec.tree import Law, TreeShape
+
+__all__ = ["Eagle3Student", "EagleStudent", "HeadStudent", "Step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a head at all pairs of a batch.
+
+    Args:
+        hidden: what its head reads.
+        state: what its next step reads.
+        counted: whether the token that it predicts is one that a draft is trained on.
+    """
+
+    hidden: Float[Tensor, "B N h"]
+    state: Float[Tensor, "B N W"]
+    counted: Bool[Tensor, "B N"]
+
+
+class HeadStudent(Student):
+    """An autoregressive head.
+
+    Args:
+        head: the head, read for its target.
+        target: the target.
+        steps: steps at each position.
+        loss: of each row.
+        kept: tokens that it is trained to predict; None for all that it has rows for.
+        share: weight of a step's loss, as a multiple of that of the step before it.
+    """
+
+    source: type[Eagle | Eagle3]
+    """Drafts with the head."""
+    write: Callable[[HeadModel, Path], None]
+
+    def __init__(
+        self,
+        head: HeadModel,
+        target: TransformersModel,
+        *,
+        steps: int,
+        loss: Loss,
+        kept: Int[Tensor, " v"] | None = None,
+        share: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self._head, self._loss = (head,), loss  # not a part of this module: its network is
+        net: Any = plain_twin(head)
+        self.net, self.steps, self.share = net, steps, share
+        self.reads, self.kept = head.contract.reads, kept if net.kept is None else net.kept
+        open_to_training(net, target.model)
+        if head.contract.head == "target's":
+            net.lm_head.requires_grad_(False)
+        self._states = HiddenStates(net, net.recycles)
+
+    def drafter(self, tree: Growth | TreeShape) -> Drafter:
+        return self.source(self._head[0], tree, Law.DETERMINISTIC, Sampling(0))
+
+    def save(self, folder: Path) -> None:
+        type(self).write(self._head[0], folder)
+
+    def rollout(self, taught: Taught) -> Iterator[Step]:
+        """The steps at every pair of a batch, one after the other."""
+        packed, cache = taught.packed, DynamicCache()
+        states = self.net.fuse(taught.features.flatten(0, 1)).unflatten(0, packed.ids.shape)[:, :-1]
+        first = packed.mask()[:, :, :-1, :-1]
+        diagonal = additive(torch.eye(first.shape[-1], dtype=torch.bool, device=first.device))
+        diagonal = diagonal.expand_as(first)
+        for step in range(self.steps):
+            with self._states.watched():
+                hidden = self.net.model(
+                    _ahead(packed.ids, 1 + step)[:, :-1],
+                    states,
+                    position_ids=packed.positions[:, :-1] + step,
+                    attention_mask=torch.cat([first, *[diagonal] * step], dim=-1).to(states.dtype),
+                    past_key_values=cache,
+                )[0]
+                states = self._states.taken_of_batch()[:, :, 0]
+            yield Step(hidden, states, _counted(packed, step))
+
+    def logits(self, hidden: Float[Tensor, "*rows h"]) -> Float[Tensor, "*rows v"]:
+        """Of the tokens that it is trained to predict."""
+        if self.net.kept is not None or self.kept is None:
+            return self.net.lm_head(hidden)[..., : self.net.logits_width]
+        return F.linear(hidden, self.net.lm_head.weight[self.kept])
+
+    def forward(self, taught: Taught, generator: torch.Generator) -> Learned:
+        del generator
+        losses = [
+            mean_over(self.loss_of(taught, step, j), step.counted)
+            for j, step in enumerate(self.rollout(taught))
+        ]
+        weights = [self.share**j for j in range(self.steps)]
+        by_depth = torch.stack(losses)
+        return Learned(
+            (by_depth * by_depth.new_tensor(weights)).sum() / sum(weights), by_depth.detach()
+        )
+
+    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, "B N"]:
+        """The loss of step j at each pair."""
+        return self._loss(_ahead(taught.logs, 1 + j)[:, :-1], self.logits(step.hidden))
+
+
+class Eagle3Student(HeadStudent):
+    """A head of EAGLE-3: the loss of its distributions alone, over all steps (arXiv:2503.01840)."""
+
+    source = Eagle3
+    write = save_eagle3
+
+
+class EagleStudent(HeadStudent):
+    """A head of EAGLE-1, which predicts the target's next state, and by it the next token.
+
+    The loss is that of the states (smooth L1) and a tenth of that of the distributions, as in EAGLE-1
+    (arXiv:2401.15077, equation of section 3.2); ours counts it over several steps, as HASS does.
+    """
+
+    source = Eagle
+    write = save_eagle
+
+    OF_DISTRIBUTIONS = 0.1
+
+    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, "B N"]:
+        right = _ahead(taught.features[:, :, 0], 1 + j)[:, :-1]
+        of_states = F.smooth_l1_loss(step.state.float(), right.float(), reduction="none").mean(-1)
+        return of_states + self.OF_DISTRIBUTIONS * super().loss_of(taught, step, j)
+
+
+def _ahead(values: Tensor, by: int) -> Tensor:
+    """Each row's values from a later place on; the last ones are repeated, and are never counted."""
+    return torch.cat([values[:, by:], values[:, -1:].expand(-1, by, *values.shape[2:])], dim=1)
+
+
+def _counted(packed: Packed, step: int) -> Bool[Tensor, "B N"]:
+    """Whether step j at pair t predicts a token of the same text, t + 2 + j, that is trained on."""
+    by = 2 + step
+    counted = torch.zeros_like(packed.answer)
+    if by < counted.shape[1]:
+        same = packed.text[:, by:] == packed.text[:, :-by]
+        counted[:, :-by] = packed.answer[:, by:] & same
+    return counted[:, :-1]
