@@ -1,0 +1,146 @@
+"""What `treespec train` reads: a target, texts, a budget, and the drafts to train on them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+
+from treespec.errors import Unreadable
+from treespec.experiments.config.base import FileName, Seed, Tokens
+from treespec.experiments.config.file import override
+from treespec.experiments.config.files import is_file
+from treespec.experiments.config.schema import Prompts
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.training.families import Share, Size, Trainee
+from treespec.files import CONFIG_BYTES, brief, parse_yaml, read_text
+from treespec.reading_models import Strict, nearest, problems
+from treespec.search.growth.keys import Name
+
+__all__ = ["TrainingConfig", "load_training", "shipped_trainings"]
+
+FOLDER = Path(__file__).parents[1] / "configs" / "train"
+
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+class LibraryTexts(Strict):
+    """The Python files of the standard library that the embedded pair was trained on."""
+
+    kind: Literal["library"]
+    files: Size | None = None
+    """Number of files, in the order of a hash of their paths; null for all."""
+
+
+class WrittenTexts(Strict):
+    """Texts that the target wrote: a folder of `treespec train data`."""
+
+    kind: Literal["written"]
+    path: Name
+    """The folder."""
+    share: Share = 1.0
+    """Share of its tokens to train on: the first ones."""
+
+
+class Measuring(Strict):
+    """How a draft is measured while it is trained: by replay on the target's answers to held-out prompts."""
+
+    every: Tokens
+    """Tokens between two measurements."""
+    positions: Size = 512
+    """Tokens of all answers together."""
+
+
+class Tuning(Strict):
+    """Which learning rate is taken: the one that does best on a part of the budget."""
+
+    rates: Annotated[tuple[Rate, ...], Field(min_length=2)]
+    """Learning rates to try, the same for every draft."""
+    share: Share = 0.1
+    """Part of the budget that each is tried on."""
+
+
+class TrainingConfig(Strict):
+    """Drafts to train for one target, on the same texts and the same budget."""
+
+    name: FileName
+    """Name of the output folder."""
+    target: Name
+    """The target: `embedded`, a folder, a hub id, or a model that `treespec models get` has fetched."""
+    device: Name = "cpu"
+    """`cpu`, `cuda`, `cuda:1` and so on."""
+    texts: Annotated[LibraryTexts | WrittenTexts, Field(discriminator="kind")]
+    """What drafts are trained on."""
+    held_out: Prompts
+    """Prompts whose answers measure the drafts."""
+    tokens: Tokens
+    """Tokens that each draft is trained on; texts are read again if there are fewer."""
+    length: Size = 256
+    """Tokens of a row of a batch."""
+    batch_tokens: Size = 2048
+    """Tokens of a batch."""
+    vocabulary: Size | None = None
+    """Number of tokens that drafts are trained to predict: the most frequent ones of the texts. Null for
+    all."""
+    seed: Seed = 0
+    """Of fresh weights and of the order of the texts."""
+    learning_rate: Rate = 0.01
+    """Of matrices (Muon); norms learn at half of it (AdamW)."""
+    tuning: Tuning | None = None
+    """Try several learning rates first; null to take `learning_rate`."""
+    metric: Measuring
+    """What is measured on the way."""
+    drafts: Annotated[tuple[Trainee, ...], Field(min_length=1)]
+    """The drafts."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "TrainingConfig":
+        repeated = [n for n, count in Counter(d.label for d in self.drafts).items() if count > 1]
+        if repeated:
+            raise ValueError(f"two drafts are called {repeated[0]!r}: give each a `name`")
+        if self.batch_tokens < self.length:
+            raise ValueError(
+                f"batch_tokens = {self.batch_tokens} is less than length = {self.length}, a row of a batch"
+            )
+        return self
+
+
+def shipped_trainings() -> dict[str, Path]:
+    """The shipped configs by name."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+
+
+def load_training(source: str | Path, overrides: Sequence[str] = ()) -> TrainingConfig:
+    """Read a config and apply overrides, as `load_config` does for experiments.
+
+    Raises:
+        ConfigError: if the file cannot be read, or is not such a config.
+    """
+    path, known = Path(source), shipped_trainings()
+    if not is_file(str(source)):
+        if str(source) not in known:
+            hint = nearest(str(source)[:80], list(known))
+            raise ConfigError(
+                f"no training config {brief(str(source))}{hint} (shipped: {', '.join(known)})"
+            )
+        path = known[str(source)]
+    try:
+        data: Any = parse_yaml(read_text(path, CONFIG_BYTES))
+    except Unreadable as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a config is a mapping of keys")
+    for change in overrides:
+        data = override(data, change)
+    try:
+        return TypeAdapter(TrainingConfig).validate_python(data)
+    except ValidationError as error:
+        lines = problems(data, error, "the config")
+        raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
+
+
+def as_yaml(config: TrainingConfig) -> str:
+    """The config with all defaults, as a file."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
