@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -18,6 +20,10 @@ from treespec.experiments.training.families import Share, Size, Trainee
 from treespec.files import CONFIG_BYTES, brief, parse_yaml, read_text
 from treespec.reading_models import Strict, nearest, problems
 from treespec.search.growth.keys import Name
+
+if TYPE_CHECKING:
+    from treespec.experiments.training.packing import Texts
+    from treespec.models.load import Pair
 
 __all__ = ["TrainingConfig", "load_training", "shipped_trainings"]
 
@@ -33,6 +39,21 @@ class LibraryTexts(Strict):
     files: Size | None = None
     """Number of files, in the order of a hash of their paths; null for all."""
 
+    def read(self, pair: "Pair") -> "Texts":
+        """The texts."""
+        from treespec.experiments.training.corpus import read_corpus, standard_library
+        from treespec.experiments.training.packing import Texts
+
+        files = sorted(
+            read_corpus(standard_library()).training,
+            key=lambda file: sha256(file.path.encode()).digest(),
+        )
+        end = min(pair.end_tokens, default=None)
+        texts = [file.text for file in files[: self.files]]
+        ids = pair.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        first = [] if end is None else [end]
+        return Texts([np.array([*first, *text]) for text in ids], [len(first)] * len(ids))
+
 
 class WrittenTexts(Strict):
     """Texts that the target wrote: a folder of `treespec train data`."""
@@ -43,9 +64,17 @@ class WrittenTexts(Strict):
     share: Share = 1.0
     """Share of its tokens to train on: the first ones."""
 
+    def read(self, pair: "Pair") -> "Texts":
+        """The texts.
+
+        Raises:
+            ConfigError: if there is no such folder, or it was written for another vocabulary.
+        """
+        raise NotImplementedError
+
 
 class Measuring(Strict):
-    """How a draft is measured while it is trained: by replay on the target's answers to held-out prompts."""
+    """How a draft is measured while it is trained: by replay on answers to held-out prompts."""
 
     every: Tokens
     """Tokens between two measurements."""

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from treespec.draft import Eagle, Eagle3
+from treespec.draft import Eagle, Eagle3, ModelDrafter
 from treespec.draft.trained.eagle3_files import save_eagle3
 from treespec.draft.trained.eagle_files import save_eagle
 from treespec.draft.trained.head_model import HeadModel
@@ -35,7 +35,7 @@ from treespec.experiments.training.students.student import (
 from treespec.experiments.training.teacher import Taught
 from treespec.models.hidden_states import HiddenStates
 from treespec.models.transformers_model import TransformersModel
-from treespec.protocols import Drafter, Growth
+from treespec.protocols import Growth
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
 
@@ -93,7 +93,7 @@ class HeadStudent(Student):
             net.lm_head.requires_grad_(False)
         self._states = HiddenStates(net, net.recycles)
 
-    def drafter(self, tree: Growth | TreeShape) -> Drafter:
+    def drafter(self, tree: Growth | TreeShape) -> ModelDrafter:
         return self.source(self._head[0], tree, Law.DETERMINISTIC, Sampling(0))
 
     def save(self, folder: Path) -> None:

@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from treespec.draft import ModelDrafter
 from treespec.experiments.training.packing import Packed
 from treespec.experiments.training.teacher import Taught
 from treespec.features import Features
-from treespec.protocols import Drafter, Growth
+from treespec.protocols import Growth
 from treespec.tree import TreeShape
 
 __all__ = ["Learned", "Student", "mean_over", "open_to_training"]
@@ -40,6 +41,8 @@ class Student(nn.Module, ABC):
 
     reads: Features
     """What it reads of the target."""
+    kept: Tensor | None
+    """Tokens that it is trained to predict; None for all."""
 
     def batch(self, packed: Packed, generator: torch.Generator) -> Packed:
         """The batch that is taught: that of the texts, unless a family writes its own."""
@@ -51,7 +54,7 @@ class Student(nn.Module, ABC):
         """The loss on a batch. `generator`: for what a family draws, on the CPU."""
 
     @abstractmethod
-    def drafter(self, tree: Growth | TreeShape) -> Drafter:
+    def drafter(self, tree: Growth | TreeShape) -> ModelDrafter:
         """A drafter with the present weights, which chooses the most probable children."""
 
     @abstractmethod

@@ -1,0 +1,279 @@
+"""Train the drafts of a config one after the other, and measure each on the way.
+
+    OUT/config.yaml             what was trained, with all defaults
+    OUT/held_out.json           the target's answers that drafts are measured on
+    OUT/results.json            the last measurement of each draft, versions and machine
+    OUT/curves.png              tokens per step while they were trained
+    OUT/NAME/head               the draft, in its authors' layout
+    OUT/NAME/curve.json         what was measured on the way
+    OUT/NAME/checkpoint.pt      from which a killed training goes on
+
+The same command goes on where it was killed, and ends with the same weights (with one thread to the bit).
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.experiments.config.schema import ModelsConfig
+from treespec.experiments.errors import TrainingError
+from treespec.experiments.records.manifest import environment
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.training.families import TrainedDraft
+from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
+from treespec.experiments.training.loop import Progress, Schedule, train
+from treespec.experiments.training.metric import Metric, measure
+from treespec.experiments.training.packing import PackedTexts, Texts
+from treespec.experiments.training.processes import ALONE, Processes
+from treespec.experiments.training.settings import TrainingConfig, as_yaml
+from treespec.experiments.training.students.student import Student
+from treespec.experiments.training.teacher import Teacher
+from treespec.files import write_whole
+from treespec.models.load import Pair
+from treespec.stopping import stop_at_tokens
+
+__all__ = ["Trained", "TrainingRun"]
+
+NORMS_LEARN_AT = 0.5
+"""Learning rate of norms and biases, as a multiple of that of matrices."""
+CHOSEN_BY = "tokens_per_step_best_first_16"
+"""What decides between learning rates."""
+RISE = 0.02
+"""Tokens per step that a draft must have gained between two measurements, or a warning is given."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A draft that was trained.
+
+    Args:
+        name: of the draft.
+        folder: where it stands.
+        parameters: numbers that were trained.
+        learning_rate: that it was trained with.
+        seconds: of its training, measurements included.
+        curve: what was measured on the way; the last row is that of the end.
+        metric: the last measurement; None if it was made by an earlier process.
+    """
+
+    name: str
+    folder: Path
+    parameters: int
+    learning_rate: float
+    seconds: float
+    curve: list[dict[str, Any]]
+    metric: Metric | None
+
+    def row(self) -> dict[str, Any]:
+        """Its line in results.json."""
+        return {
+            "draft": self.name, "parameters": self.parameters, "learning_rate": self.learning_rate,
+            "seconds": self.seconds, **self.curve[-1],
+        }  # fmt: skip
+
+
+class TrainingRun:
+    """The drafts of a config, to be trained in a folder.
+
+    Args:
+        config: what to train.
+        out: the folder.
+        reporter: shows progress.
+        others: processes that share the batches.
+
+    Raises:
+        TrainingError: if the folder holds a training of another config.
+        TreespecError: if the target, the texts or the held-out prompts cannot be read.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        out: Path,
+        reporter: Reporter,
+        others: Processes = ALONE,
+    ) -> None:
+        self.config, self.out, self.reporter, self.others = config, out, reporter, others
+        self._claim()
+        with reporter.task(f"reading {config.target}"):
+            self.pair: Pair = load_models(
+                ModelsConfig(
+                    target=config.target, draft="none", dtype="float32", device=config.device
+                )
+            )
+            self.texts: Texts = config.texts.read(self.pair)
+        self.data = PackedTexts(
+            self.texts, config.batch_tokens // config.length, config.length, config.seed
+        )
+
+    def run(self) -> list[Trained]:
+        """Train what is not trained yet; write results and curves."""
+        trained = [self._trained(draft) for draft in self.config.drafts]
+        if self.others.first:
+            from treespec.experiments.training.curves import save_curves
+
+            rows = {"drafts": [one.row() for one in trained], **environment()}
+            write_whole(self.out / "results.json", json.dumps(rows, indent=1) + "\n")
+            save_curves({one.name: one.curve for one in trained}, self.out / "curves.png")
+        return trained
+
+    @cached_property
+    def says(self) -> TargetSays:
+        """The target's answers to the held-out prompts, written once."""
+        path = self.out / "held_out.json"
+        if not path.exists():
+            config = self.config.held_out
+            raw = read_prompts(config)
+            raw = raw[config.skip :][: config.count]
+            prompts = [prompt.ids for prompt in encode(raw, config, self.pair.tokenizer)]
+            with self.reporter.task("the target answers the held-out prompts"):
+                answered(
+                    self.pair.target,
+                    prompts,
+                    positions=self.config.metric.positions,
+                    stop=stop_at_tokens(self.pair.end_tokens),
+                ).save(path)
+        return TargetSays(self.pair.target, HeldOut.load(path))
+
+    @cached_property
+    def kept(self) -> Int[Tensor, " v"] | None:
+        """The tokens that drafts are trained to predict: the most frequent ones, in the order of ids."""
+        wanted, size = self.config.vocabulary, self.pair.target.vocab_size
+        if wanted is None or wanted >= size:
+            return None
+        counts = np.bincount(np.concatenate(self.texts.ids), minlength=size)
+        counts[list(self.pair.end_tokens)] = counts.max() + 1
+        chosen = np.argsort(-counts, kind="stable")[:wanted]
+        return torch.from_numpy(np.sort(chosen)).to(self.pair.target.device)
+
+    def _claim(self) -> None:
+        """Take the folder, or go on in it."""
+        text, path = as_yaml(self.config), self.out / "config.yaml"
+        if path.exists() and path.read_text(encoding="utf-8") != text:
+            raise TrainingError(
+                f"{self.out} holds a training of another config (see its config.yaml): choose another "
+                "folder with --out, or remove it"
+            )
+        if self.others.first:
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
+
+    def _trained(self, draft: TrainedDraft) -> Trained:
+        """A draft of the config, trained unless it stands there already."""
+        name = draft.label
+        folder, rate = self.out / name, self._learning_rate(draft)
+        student = draft.student(self.pair, self.kept, self.config.seed)
+        told = _Told(self, student, name)
+        progress = self._train(student, rate, self.config.tokens, folder / "checkpoint.pt", told)
+        if not progress.curve or progress.curve[-1]["tokens"] < progress.tokens:
+            told.measure(progress)
+        if self.others.first:
+            write_whole(folder / "curve.json", json.dumps(progress.curve, indent=1) + "\n")
+            if not (folder / "head" / "config.json").exists():
+                student.save(folder / "head")
+        return Trained(
+            name, folder / "head", student.size, rate, progress.seconds, progress.curve, told.metric
+        )
+
+    def _learning_rate(self, draft: TrainedDraft) -> float:
+        """The rate that does best on a part of the budget; all drafts try the same ones."""
+        tuning = self.config.tuning
+        if tuning is None:
+            return self.config.learning_rate
+        path = self.out / draft.label / "tuning.json"
+        found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        tokens = int(self.config.tokens * tuning.share)
+        for rate in tuning.rates:
+            if str(rate) in found:
+                continue
+            student = draft.student(self.pair, self.kept, self.config.seed)
+            told = _Told(self, student, f"{draft.label}, learning rate {rate:g}", measures=False)
+            checkpoint = path.with_name(f"tuning-{rate:g}.pt")
+            self._train(student, rate, tokens, checkpoint, told)
+            found[str(rate)] = measure(self.says, student.drafter).row()[CHOSEN_BY] or 0.0
+            if self.others.first:
+                write_whole(path, json.dumps(found) + "\n")
+                checkpoint.unlink()
+        best = max(found, key=lambda rate: found[rate])
+        self.reporter.note(f"{draft.label}: learning rate {best} of {', '.join(found)}")
+        return float(best)
+
+    def _train(
+        self, student: Student, rate: float, tokens: int, checkpoint: Path, told: "_Told"
+    ) -> Progress:
+        """Train a student on a budget of tokens."""
+        teacher = Teacher(self.pair.target, student.reads, student.kept)
+        forward, others = self.others.wrapped(student), self.others
+
+        def learn(progress: Progress) -> tuple[Tensor, int]:
+            place = progress.step * others.count + others.rank
+            generator = torch.Generator().manual_seed(self.config.seed * 2**32 + place)
+            packed = student.batch(self.data[place].to(self.pair.target.device), generator)
+            learned = forward(teacher(packed), generator)
+            told.by_depth = learned.by_depth
+            return learned.loss, packed.ids.numel() * others.count
+
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        schedule = Schedule(muon_lr=rate, adamw_lr=rate * NORMS_LEARN_AT)
+        with self.reporter.units(
+            tokens, doing=told.name, finished=told.name, counted="tokens"
+        ) as begin:
+            told.begin = begin
+            return train(
+                student.trained(), learn, schedule, tokens, checkpoint,
+                after=told, stores=self.others.first,
+            )  # fmt: skip
+
+
+class _Told:
+    """Is called after each step: shows progress, measures the draft, warns if it does not become better."""
+
+    def __init__(
+        self, run: TrainingRun, student: Student, name: str, *, measures: bool = True
+    ) -> None:
+        self._run, self._student, self.name, self._measures = run, student, name, measures
+        self.begin: Callable[..., None] = lambda text, work=1: None
+        self.by_depth: Tensor | None = None
+        self.metric: Metric | None = None
+        self._shown = 0
+
+    def __call__(self, progress: Progress) -> None:
+        self.begin(f"{self.name}, loss {progress.loss:.3f}", progress.tokens - self._shown)
+        self._shown = progress.tokens
+        done = progress.curve[-1]["tokens"] if progress.curve else 0
+        if self._measures and progress.tokens - done >= self._run.config.metric.every:
+            self.measure(progress)
+
+    def measure(self, progress: Progress) -> None:
+        """Append a line to the curve."""
+        self.metric = measure(self._run.says, self._student.drafter)
+        losses = [] if self.by_depth is None else self.by_depth.tolist()
+        line: dict[str, Any] = {"tokens": progress.tokens, "loss": progress.loss}
+        line |= {f"loss_{depth}": loss for depth, loss in enumerate(losses, 1)}
+        progress.curve.append(line | self.metric.row())
+        shown = self.metric.trees
+        self._run.reporter.note(
+            f"{self.name}, {progress.tokens:,} tokens: loss {progress.loss:.3f}; tokens per step "
+            + ", ".join(
+                f"{tree} {figure.tokens_per_step.estimate:.3f}" for tree, figure in shown.items()
+            )
+        )
+        if len(progress.curve) == 2 and _rise(progress.curve) < RISE:
+            self._run.reporter.note(
+                f"warning: {self.name} has not become better since the first measurement "
+                f"({CHOSEN_BY.replace('_', ' ')}: {_rise(progress.curve):+.3f}): try another learning rate"
+            )
+
+
+def _rise(curve: Sequence[Mapping[str, Any]]) -> float:
+    return curve[-1][CHOSEN_BY] - curve[0][CHOSEN_BY]
