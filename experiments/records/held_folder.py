@@ -47,6 +47,8 @@ class HeldFolder(ABC):
     error: ClassVar[type[OSError]]
     foreign: ClassVar[type[OSError]]
     not_written: ClassVar[type[OSError]]
+    elsewhere: ClassVar[str] = "choose another folder with --out"
+    """The way out of a folder that cannot be used."""
     goes_on: ClassVar[str]
     """What stays after a failed write, and how to go on; `{remedy}` stands for how to make room."""
 
@@ -76,15 +78,14 @@ class HeldFolder(ABC):
             raise self.foreign(
                 f"{self.path} holds files ({first}, ...) but is not a {self.what}: it has no "
                 f"{self.manifest_name} of this treespec (folders of older versions can be read, not "
-                "written); choose another folder with --out"
+                f"written); {self.elsewhere}"
             )
         files = {path for file in self.own_files() for path in (file, *file.parents)}
         files |= {self.path / name for name in self.folders}
         for path in sorted(files - {self.path, *self.path.parents}):
             if path.is_symlink():
                 raise self.foreign(
-                    f"{path} is a link, which treespec does not make: move it away, or choose another "
-                    "folder with --out"
+                    f"{path} is a link, which treespec does not make: move it away, or {self.elsewhere}"
                 )
         return data
 
@@ -114,7 +115,7 @@ class HeldFolder(ABC):
             if path not in ours and path.exists() and path.read_bytes() != file.content:
                 raise self.error(
                     f"{path} is not a copy of the plug-in {file.path}, and would be replaced by one: move "
-                    "it away, or choose another folder with --out"
+                    f"it away, or {self.elsewhere}"
                 )
 
     def keep_plugins(self) -> None:
@@ -170,15 +171,14 @@ class HeldFolder(ABC):
         missing = list(takewhile(lambda p: not os.path.lexists(p), (self.path, *self.path.parents)))
         try:
             if self.path.is_file():
-                raise self.error(f"{self.path} is a file: choose another folder with --out")
+                raise self.error(f"{self.path} is a file: {self.elsewhere}")
             if self.path.exists() and not _is_empty(self.path):
                 self.own_manifest()
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout:
             raise self.error(
-                f"{self.path} is being written by another process: wait for it, or choose another folder "
-                "with --out"
+                f"{self.path} is being written by another process: wait for it, or {self.elsewhere}"
             ) from None
         except self.error:
             raise
