@@ -1,7 +1,7 @@
-"""`treespec train`: texts to train on, and training of draft models and heads."""
+"""`treespec train`: train drafts for a target, and let the target write the texts for it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,17 +15,29 @@ from treespec.experiments.cli.common import (
     output,
     progress,
 )
-from treespec.experiments.cli.help import app, examples
+from treespec.experiments.cli.help import CommandGroup, app, examples
 
-_train = typer.Typer(no_args_is_help=True)
+
+class _OrConfig(CommandGroup):
+    """A group whose first argument may be a config, which is then trained."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+_train = typer.Typer(no_args_is_help=True, cls=_OrConfig)
 app.add_typer(
     _train,
     name="train",
-    help="Write texts for training drafts and heads.",
+    help="Train draft models and heads for a target.",
     rich_help_panel="Experiments",
     epilog=examples(
+        "treespec train embedded",
+        "treespec train embedded tokens=50000 --out trained/first",
         "treespec train data texts --target smollm2 --tokens 200000",
-        "treespec train data texts-of-mine --target smollm2 --texts docs",
+        "treespec train smollm2 texts.path=texts",
     ),
 )
 
@@ -34,7 +46,65 @@ _ONE, _LARGE = 1, 10**9
 
 @_train.callback()
 def _training() -> None:
-    """Write texts for training drafts and heads."""
+    """Train draft models and heads for a target: `treespec train CONFIG`."""
+
+
+@_train.command(
+    "run",
+    epilog=examples(
+        "treespec train embedded",
+        "treespec train embedded tokens=50000 --out trained/first",
+        "treespec train smollm2 texts.path=texts --only eagle3",
+        "torchrun --nproc-per-node 8 -m treespec.experiments.cli train smollm2 device=cuda",
+    ),
+)
+def train_command(
+    config: Annotated[
+        str,
+        typer.Argument(metavar="CONFIG", help="A YAML file, or a shipped one: embedded, smollm2."),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Override keys: tokens=50000 drafts.0.inner=512."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder to write, or to go on with.  [trained/NAME]"),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAME", help="Train this draft alone.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train the drafts of a config on the same texts; the same command goes on with a killed training.
+
+    Each draft is measured on the way, by what it is for: tokens per step of several trees, replayed on the
+    target's own answers to held-out prompts. Written are heads in their authors' layouts, which configs
+    take as `draft: {source: eagle3, model: FOLDER}`, the curves as a figure, and results.json.
+    """
+    with friendly(debug, "interrupted; the same command goes on where it stopped"):
+        from treespec.experiments.report.terminal import print_finding
+        from treespec.experiments.run.models import calm_transformers
+        from treespec.experiments.run.progress import Reporter
+        from treespec.experiments.training.processes import processes
+        from treespec.experiments.training.settings import load_training
+        from treespec.experiments.training.training_run import TrainingRun, finding
+
+        calm_transformers()
+        made = load_training(config, overrides or ())
+        folder = out or Path("trained", made.name)
+        with processes(made.device) as others:
+            reporter = Reporter(progress(quiet) if others.first else None)
+            trained = TrainingRun(made, folder, reporter, others).run(only)
+        if not others.first:
+            return
+        if as_json:
+            echo(json_text({"folder": folder, "drafts": [one.row() for one in trained]}))
+        elif not quiet:
+            print_finding(finding(trained), output())
+            echo(f"written: {folder}")
 
 
 @_train.command(

@@ -15,7 +15,7 @@ from treespec.experiments.report.figure_style import (
 )
 from treespec.files import write_whole
 
-__all__ = ["save_curves"]
+__all__ = ["PANELS", "save_curves"]
 
 COLOURS = [
     *(GROUP_COLOURS[group] for group in ("chain", "assisted", "tree")),

@@ -27,6 +27,7 @@ LossName = Literal["forward_kl"]
 class TrainedDraft(Strict):
     """A draft to train."""
 
+    family: str
     name: FileName | None = None
     """Name of its folder and in tables; null for its family."""
     loss: LossName = "forward_kl"
@@ -35,7 +36,7 @@ class TrainedDraft(Strict):
     @property
     def label(self) -> str:
         """Its name, or its family."""
-        return self.name or getattr(self, "family")  # noqa: B009
+        return self.name or self.family
 
     @abstractmethod
     def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":

@@ -50,7 +50,8 @@ class LibraryTexts(Strict):
         )
         end = min(pair.end_tokens, default=None)
         texts = [file.text for file in files[: self.files]]
-        ids = pair.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        encoded = pair.tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+        ids = [text.ids for text in encoded]
         first = [] if end is None else [end]
         return Texts([np.array([*first, *text]) for text in ids], [len(first)] * len(ids))
 
@@ -68,9 +69,15 @@ class WrittenTexts(Strict):
         """The texts.
 
         Raises:
-            ConfigError: if there is no such folder, or it was written for another vocabulary.
+            RunFolderError: if there are no such texts.
+            ConfigError: if they were written for another vocabulary.
         """
-        raise NotImplementedError
+        from treespec.experiments.training.packing import Texts
+        from treespec.experiments.training.texts.text_data import TextData
+
+        data = TextData.open(self.path).head(self.share)
+        data.require_for(pair.tokenizer, pair.target.vocab_size)
+        return Texts([*data], data.prompt_lengths.tolist())
 
 
 class Measuring(Strict):

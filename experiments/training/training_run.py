@@ -24,11 +24,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.experiments.config.schema import ModelsConfig
-from treespec.experiments.errors import TrainingError
+from treespec.experiments.errors import ConfigError, TrainingError
 from treespec.experiments.records.manifest import environment
+from treespec.experiments.report.table import Cell, Column, Finding, Table, interval
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.training.curves import PANELS, save_curves
 from treespec.experiments.training.families import TrainedDraft
 from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
 from treespec.experiments.training.loop import Progress, Schedule, train
@@ -40,6 +42,7 @@ from treespec.experiments.training.students.student import Student
 from treespec.experiments.training.teacher import Teacher
 from treespec.files import write_whole
 from treespec.models.load import Pair
+from treespec.search.intervals import Interval
 from treespec.stopping import stop_at_tokens
 
 __all__ = ["Trained", "TrainingRun"]
@@ -58,6 +61,7 @@ class Trained:
 
     Args:
         name: of the draft.
+        family: its source in configs.
         folder: where it stands.
         parameters: numbers that were trained.
         learning_rate: that it was trained with.
@@ -67,6 +71,7 @@ class Trained:
     """
 
     name: str
+    family: str
     folder: Path
     parameters: int
     learning_rate: float
@@ -78,7 +83,7 @@ class Trained:
         """Its line in results.json."""
         return {
             "draft": self.name, "parameters": self.parameters, "learning_rate": self.learning_rate,
-            "seconds": self.seconds, **self.curve[-1],
+            **self.curve[-1], "seconds": self.seconds,
         }  # fmt: skip
 
 
@@ -116,12 +121,22 @@ class TrainingRun:
             self.texts, config.batch_tokens // config.length, config.length, config.seed
         )
 
-    def run(self) -> list[Trained]:
-        """Train what is not trained yet; write results and curves."""
-        trained = [self._trained(draft) for draft in self.config.drafts]
-        if self.others.first:
-            from treespec.experiments.training.curves import save_curves
+    def run(self, only: str | None = None) -> list[Trained]:
+        """Train what is not trained yet; write results and curves.
 
+        Args:
+            only: name of the one draft to train; None for all.
+
+        Raises:
+            ConfigError: if the config has no such draft.
+            Diverged: if a loss is no number.
+        """
+        drafts = [draft for draft in self.config.drafts if only in (None, draft.label)]
+        if not drafts:
+            names = ", ".join(draft.label for draft in self.config.drafts)
+            raise ConfigError(f"the config has no draft {only!r}, but {names}")
+        trained = [self._trained(draft) for draft in drafts]
+        if self.others.first:
             rows = {"drafts": [one.row() for one in trained], **environment()}
             write_whole(self.out / "results.json", json.dumps(rows, indent=1) + "\n")
             save_curves({one.name: one.curve for one in trained}, self.out / "curves.png")
@@ -182,8 +197,15 @@ class TrainingRun:
             if not (folder / "head" / "config.json").exists():
                 student.save(folder / "head")
         return Trained(
-            name, folder / "head", student.size, rate, progress.seconds, progress.curve, told.metric
-        )
+            name,
+            draft.family,
+            folder / "head",
+            student.size,
+            rate,
+            progress.seconds,
+            progress.curve,
+            told.metric,
+        )  # fmt: skip
 
     def _learning_rate(self, draft: TrainedDraft) -> float:
         """The rate that does best on a part of the budget; all drafts try the same ones."""
@@ -260,7 +282,8 @@ class _Told:
         losses = [] if self.by_depth is None else self.by_depth.tolist()
         line: dict[str, Any] = {"tokens": progress.tokens, "loss": progress.loss}
         line |= {f"loss_{depth}": loss for depth, loss in enumerate(losses, 1)}
-        progress.curve.append(line | self.metric.row())
+        row = self.metric.row()
+        progress.curve.append(line | row | {"metric_seconds": row.pop("seconds")})
         shown = self.metric.trees
         self._run.reporter.note(
             f"{self.name}, {progress.tokens:,} tokens: loss {progress.loss:.3f}; tokens per step "
@@ -277,3 +300,29 @@ class _Told:
 
 def _rise(curve: Sequence[Mapping[str, Any]]) -> float:
     return curve[-1][CHOSEN_BY] - curve[0][CHOSEN_BY]
+
+
+def finding(trained: Sequence[Trained]) -> Finding:
+    """The drafts side by side."""
+
+    def of(key: str) -> Callable[[Trained], Cell]:
+        def shown(one: Trained) -> Cell:
+            row = one.curve[-1]
+            return interval(Interval.of(row[key], row[f"{key}_low"], row[f"{key}_high"]), 3)
+
+        return shown
+
+    table = Table(
+        "trained",
+        [
+            Column("draft", lambda one: one.name, left=True),
+            Column("trained numbers", lambda one: f"{one.parameters / 1e6:.2f}M"),
+            Column("loss", lambda one: f"{one.curve[-1]['loss']:.3f}"),
+            *(Column(title, of(key)) for key, title in PANELS.items()),
+            Column("minutes", lambda one: f"{one.seconds / 60:.1f}"),
+        ],
+        trained,
+        title="tokens per step on held-out answers, by replay",
+    )
+    paths = [f"draft: {{source: {one.family}, model: {one.folder}}}" for one in trained]
+    return Finding("trained drafts", [table], notes=["in a config: " + paths[0]] if paths else [])
