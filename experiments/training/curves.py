@@ -34,14 +34,15 @@ PANELS = {
 def save_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Draw one panel for each tree, with a line for each draft."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import EngFormatter
 
     with drawing(1.4 * WIDTH):
-        figure, axes = plt.subplots(2, 2, sharex=True, figsize=(1.4 * WIDTH, 1.1 * WIDTH))
+        figure, axes = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(1.4 * WIDTH, 1.1 * WIDTH))
         for panel, (key, title) in zip(axes.flat, PANELS.items(), strict=True):
             for (name, curve), colour, marker in zip(
                 curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False
             ):
-                tokens = [row["tokens"] / 1e6 for row in curve]
+                tokens = [row["tokens"] for row in curve]
                 values = [row[key] for row in curve]
                 panel.plot(tokens, values, color=colour, marker=marker, label=name)
                 bounds = ([row[f"{key}_{end}"] for row in curve] for end in ("low", "high"))
@@ -51,7 +52,10 @@ def save_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -
             panel.set_title(title, loc="left")
             clean(panel, "y")
         for panel in axes[1]:
-            panel.set_xlabel("tokens trained on (millions)")
+            panel.set_xlim(left=0)
+            panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+            panel.set_xlabel("tokens trained on")
+        axes[0, 0].set_ylim(bottom=1)
         for panel in axes[:, 0]:
             panel.set_ylabel("tokens per step")
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=4)

@@ -94,7 +94,7 @@ class HeadStudent(Student):
         self._states = HiddenStates(net, net.recycles)
 
     def drafter(self, tree: Growth | TreeShape) -> ModelDrafter:
-        return self.source(self._head[0], tree, Law.DETERMINISTIC, Sampling(0))
+        return self.source(self._head[0], tree, Law.DETERMINISTIC, Sampling(temperature=0.0))
 
     def save(self, folder: Path) -> None:
         type(self).write(self._head[0], folder)

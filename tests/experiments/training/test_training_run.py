@@ -1,0 +1,114 @@
+"""`treespec train` on the embedded target: what is written, resumption, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from treespec.experiments.errors import ConfigError, TrainingError
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.training import loop
+from treespec.experiments.training.loop import Diverged
+from treespec.experiments.training.settings import load_training
+from treespec.experiments.training.students.autoregressive import HeadStudent
+from treespec.experiments.training.training_run import TrainingRun, finding
+
+SMALL = (
+    *("tokens=1024", "length=64", "batch_tokens=128", "vocabulary=512", "texts.files=4"),
+    *("held_out.count=2", "metric.positions=24", "metric.every=512"),
+    "drafts=[{family: eagle3, inner: 32, boundaries: [2, 3, 4], steps: 2}]",
+)
+QUIET = Reporter(None)
+
+
+def run(out: Path, *overrides: str) -> TrainingRun:
+    return TrainingRun(load_training("embedded", [*SMALL, *overrides]), out, QUIET)
+
+
+def weights(out: Path) -> bytes:
+    return (out / "eagle3" / "head" / "model.safetensors").read_bytes()
+
+
+def test_a_killed_training_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    (whole,) = run(tmp_path / "whole").run()
+    assert [row["tokens"] for row in whole.curve] == [512, 1024]
+    assert whole.curve[-1]["tokens_per_step_chain_4"] >= 1
+    assert (tmp_path / "whole" / "curves.png").stat().st_size > 1000
+    heads = [column.head for column in finding([whole]).tables[0].columns]
+    assert "best-first, 64 nodes" in heads
+
+    forward, calls = HeadStudent.forward, 0
+
+    def killed(self: HeadStudent, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls in (3, 7):
+            raise KeyboardInterrupt
+        return forward(self, *args)
+
+    monkeypatch.setattr(HeadStudent, "forward", killed)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "killed").run()
+    (resumed,) = run(tmp_path / "killed").run()
+    assert calls == 8 + 2
+    assert weights(tmp_path / "whole") == weights(tmp_path / "killed")
+    own = ("seconds", "metric_seconds")
+    for row, other in zip(whole.curve, resumed.curve, strict=True):
+        assert {k: v for k, v in row.items() if k not in own} == {
+            k: v for k, v in other.items() if k not in own
+        }
+    saved = json.loads((tmp_path / "killed" / "results.json").read_text())
+    assert saved["drafts"][0]["draft"] == "eagle3"
+    assert "versions" in saved
+
+    with pytest.raises(TrainingError, match="another config"):
+        run(tmp_path / "whole", "seed=1")
+
+
+def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    forward, calls = HeadStudent.forward, 0
+
+    def diverging(self: HeadStudent, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        learned = forward(self, *args)
+        return (
+            learned if calls < 3 else type(learned)(learned.loss * float("nan"), learned.by_depth)
+        )
+
+    monkeypatch.setattr(HeadStudent, "forward", diverging)
+    with pytest.raises(Diverged, match=r"step 2 .* is nan"):
+        run(tmp_path).run()
+    state = torch.load(tmp_path / "eagle3" / "checkpoint.pt", weights_only=True)
+    assert state["progress"]["step"] == 2
+    assert all(torch.isfinite(tensor).all() for tensor in state["parameters"].values())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "match"),
+    [
+        (["drafts=[]"], "drafts"),
+        (["drafts=[{family: eagle5}]"], "drafts"),
+        (["vocabulary=0"], "vocabulary"),
+        (["batch_tokens=8"], "batch_tokens"),
+        (["texts={kind: written}"], "path"),
+        (["drafts.1={family: eagle3, inner: 8}"], "index"),
+    ],
+)
+def test_wrong_settings_are_told_with_their_keys(overrides: list[str], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        load_training("embedded", [*SMALL, *overrides])
+
+
+def test_a_draft_that_the_config_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'medusa', but eagle3"):
+        run(tmp_path).run(only="medusa")
