@@ -18,6 +18,7 @@ from torch import Tensor
 from treespec.draft import ModelDrafter
 from treespec.draft.drawn import ranking_of
 from treespec.draft.trained.head_drafter import HeadDrafter
+from treespec.draft.trained.head_model import HeadModel
 from treespec.draft.trained.marginal_drafter import MarginalDrafter, spread
 from treespec.draft.trained.medusa import Medusa
 from treespec.experiments.config.samplings import settings_of
@@ -61,12 +62,14 @@ class Drafts:
             down to there; the width if it is no child, or if the text ends before.
         rows: for each position, its rows: the parent's row, the rank among its siblings (-1 for all of
             them), and the probabilities of its children; see `DraftRows`.
-        root_logits: `[n, V]`, at the roots.
+        root_logits: `[n, v]`, at the roots.
+        ids: the target's token of each of their columns; None if these are the ids.
     """
 
     text_ranks: Int[np.ndarray, "n levels"]
     rows: Sequence[tuple[Sequence[int], Sequence[int], Float[np.ndarray, "R width"]]]
-    root_logits: Float[Tensor, "n V"]
+    root_logits: Float[Tensor, "n v"]
+    ids: Int[Tensor, " v"] | None = None
 
 
 def drafts_of(
@@ -89,18 +92,19 @@ def drafts_of(
         yield from _by_depth(drafter, text, count, width, min(levels, drafter.depth))
         return
     ids, last = torch.cat([text.prompt, text.tokens]), len(text.prompt) - 1
+    own, ids_of_columns = isinstance(drafter, HeadDrafter), None
     model: Any = drafter.model
-    own = isinstance(drafter, HeadDrafter)
+    if isinstance(model, HeadModel):  # rows over its own tokens, which may be a sixth of all
+        ids_of_columns, model = model.net.kept, model.of_its_tokens()
     if own:
-        drafter.prefill(text.prompt, _some(text.features)[:last])
-    else:
-        drafter.prefill(text.prompt)
+        model.give(model.fused(_some(text.features)[:last]), anew=True)
+    model.prefill(text.prompt[:-1])
     for start in range(0, count, POSITIONS_PER_PASS):
         end = min(start + POSITIONS_PER_PASS, count)
         if own:  # the state of the first root waits since the prefill
             states = _some(text.features)[last - 1 + max(start, 1) : last - 1 + end]
             model.give(model.fused(states))
-        forest = _Forest(model, ids[last + start : last + end])
+        forest = _Forest(model, ids[last + start : last + end], ids_of_columns)
         rest = text.tokens[start:].tolist()
         ranks = _Ranks(rest, end - start, width, levels)
         yield _grown(forest, ranks, width=width, levels=levels, best=best, own=own)
@@ -165,8 +169,9 @@ def trace_of_drafts(
 class _Forest:
     """The drafts of consecutive tokens of a text: one tree of the model, in which nothing is committed."""
 
-    def __init__(self, model: Any, spine: Int[Tensor, "n"]) -> None:
+    def __init__(self, model: Any, spine: Int[Tensor, "n"], ids: Int[Tensor, " v"] | None) -> None:
         self._model, self._device, self._parents = model, spine.device, [*range(-1, len(spine) - 1)]
+        self.ids = ids
         self.roots = self._checked(model.run(spine, tuple(self._parents)).logits)
 
     def below(self, parents: Sequence[int], tokens: Sequence[int]) -> tuple[int, Tensor]:
@@ -209,7 +214,7 @@ def _grown(
     """
     positions = range(len(forest.roots))
     growing = [_Growing(best) for _ in positions]
-    chosen, probs = _children(forest.roots, width)
+    chosen, probs = _children(forest.roots, width, forest.ids)
     for position in positions:
         ranks.note(position, 0, chosen[position])
         growing[position].add(position, -1, 0, 1.0, chosen[position], probs[position])
@@ -225,7 +230,7 @@ def _grown(
             [token for _, token in path]
             + [growing[p].tokens[row][rank] for p, row, rank in wanted],
         )
-        chosen, probs = _children(logits, width)
+        chosen, probs = _children(logits, width, forest.ids)
         for i, position in enumerate(along):
             ranks.note(position, level, chosen[i])
             along[position] = first + i
@@ -233,7 +238,7 @@ def _grown(
             value = growing[position].values[row][rank]
             growing[position].add(first + i, row, rank, value, chosen[i], probs[i])
     rows = [(each.parents, each.ranks, np.stack(each.probs)) for each in growing]
-    return Drafts(ranks.found, rows, forest.roots)
+    return Drafts(ranks.found, rows, forest.roots, forest.ids)
 
 
 class _Growing:
@@ -272,11 +277,13 @@ class _Growing:
 
 
 def _children(
-    logits: Float[Tensor, "R V"], width: int
+    logits: Float[Tensor, "R v"], width: int, ids: Int[Tensor, " v"] | None = None
 ) -> tuple[list[list[int]], Float[np.ndarray, "R width"]]:
-    """The best children of each row and their probabilities."""
+    """The best children of each row and their probabilities; `ids` as in `Drafts`."""
     drafted = top_k(logits, width)
     probs = RANKING(logits).gather(1, drafted).double().clamp(0, 1)
+    if ids is not None:
+        drafted = ids[drafted]
     return drafted.tolist(), probs.cpu().numpy()
 
 

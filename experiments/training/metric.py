@@ -239,7 +239,7 @@ def recorded(
         ]
         drafts.append(parts)
         draft = torch.cat([part.root_logits for part in parts])[:count]
-        shared.append(_overlap(target, draft))
+        shared.append(_overlap(target, draft, parts[0].ids))
     trace = trace_of_drafts(texts, kept, drafts, rows_of_text=rows_of_text)
     found = np.concatenate(
         [
@@ -260,7 +260,15 @@ def _along(
     return sliding_window_view(ranks[:, 0], DEPTH)[:count]
 
 
-def _overlap(target: Float[Tensor, "n V"], draft: Float[Tensor, "n V"]) -> float:
-    """The sum over positions of sum_v min(target_probs, draft_probs) at temperature 1."""
+def _overlap(
+    target: Float[Tensor, "n V"], draft: Float[Tensor, "n v"], ids: Int[Tensor, " v"] | None
+) -> float:
+    """The sum over positions of sum_v min(target_probs, draft_probs) at temperature 1.
+
+    `ids`: the token of each of the draft's columns; None if these are the ids.
+    """
     sampling = Sampling(temperature=1.0)
-    return float(torch.minimum(sampling(target), sampling(draft)).sum())
+    target_probs = sampling(target)
+    if ids is not None:  # the draft has no mass elsewhere
+        target_probs = target_probs[:, ids]
+    return float(torch.minimum(target_probs, sampling(draft)).sum())

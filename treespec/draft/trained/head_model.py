@@ -8,6 +8,7 @@ again with the target's states (`HeadDrafter.commit`). The pair (f_t, x_{t+1}) s
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -67,6 +68,18 @@ class HeadModel(TransformersModel):
         twin: Any = super()._twin(model, finding, vocab_size, runner)
         twin.contract = self.contract
         return twin
+
+    def of_its_tokens(self) -> "HeadModel":
+        """This head with a cache of its own and logits of the tokens that it has rows for, and no others.
+
+        Column i is the target's token `net.kept[i]`; the head as it is if it has rows for all.
+        """
+        if self.net.kept is None:
+            whole: Any = self.fresh()
+            return whole
+        net = copy(self.net)
+        net._buffers = {**net._buffers, "kept": None}
+        return self._twin(net, self.finding, len(self.net.kept), self.make_runner)
 
     def run_by(self, runner: Callable[..., TreeRunner], passes: Passes) -> None:
         """Change how passes are run; see `TransformersModel.run_by`.
