@@ -1,5 +1,6 @@
 """Read a published block drafter: DFlash and JetSpec, in the layouts in which they are published."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -8,7 +9,6 @@ from torch import Tensor, nn
 
 from treespec.draft.trained.block_head import BlockHead, BlockLayer, BlockRules, BlockSizes
 from treespec.draft.trained.contract import Contract
-from treespec.draft.trained.vocabulary import tables_of
 from treespec.errors import InvalidArgument, LoadError, in_words
 from treespec.features import Features
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from treespec.draft.trained.checkpoint import Checkpoint
     from treespec.draft.trained.target_parts import TargetParts
 
-__all__ = ["load_block", "save_block"]
+__all__ = ["default_ids", "ids_of", "load_block", "save_block", "store_block"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -62,11 +62,11 @@ def load_block(source: str, target: Any, *, causal: bool | None = None) -> Block
         "post" if "post" in wanted else None,
     )
     rules = _rules(checkpoint, parts, config, tuple(map(reads.states.index, wanted)), causal)
-    net = _net(checkpoint, parts, config, sizes, len(wanted))
+    net, own_head = _net(checkpoint, parts, config, sizes, len(wanted))
     return BlockHead(
         sizes,
         rules,
-        _contract(parts, net, reads, wanted, rules),
+        _contract(parts, net, reads, wanted, rules, own_head=own_head),
         **net,
         rotary=_rotary(config, parts),
         vocab_size=target.vocab_size,
@@ -82,20 +82,36 @@ def save_block(head: BlockHead, folder: Path) -> None:
         InvalidArgument: if the folder holds something already; or if the head reads the embedding's output
             or the last layer's before the norm, for which the layout has no id.
     """
-    from treespec.draft.trained.writing import layer_settings, write_head
+    from treespec.draft.trained.writing import write_head
+
+    write_head(folder, *_files(head))
+
+
+def store_block(head: BlockHead, folder: Path) -> None:
+    """As `save_block`, but without rows that are the target's: for `load_block` alone.
+
+    Raises:
+        InvalidArgument: see `save_block`.
+    """
+    from treespec.draft.trained.vocabulary import without_rows
+    from treespec.draft.trained.writing import write_head
+
+    files = _files(head)
+    write_head(folder, *(without_rows(*files) if head.contract.head == "target's" else files))
+
+
+def _files(head: BlockHead) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The content of config.json, and the tensors."""
+    from treespec.draft.trained.vocabulary import tables_of
+    from treespec.draft.trained.writing import layer_settings
 
     net: Any = head
     states = [head.contract.reads.states[i] for i in head.rules.order]
-    layers = head.target_layers
-    if not layers or any(state in (0, layers) for state in states):
-        raise InvalidArgument(
-            f"a head that reads {', '.join(map(_named, states))} cannot be written: DFlash's ids mean "
-            "outputs of layers, and that of the last layer the state after the norm"
-        )
+    ids = ids_of(states, head.target_layers)
     parts = {"": net.layers, "fc": net.project, "hidden_norm": net.hidden_norm, "norm": net.norm}
     if net.adapter is not None:
         parts["hidden_dim_adapter.proj"] = net.adapter
-    if head.contract.head == "own":
+    if head.contract.head == "own" or net.kept is not None:
         parts["lm_head"] = net.head
     if head.contract.embedding == "own":
         parts["embed_tokens"] = net.embedding
@@ -113,16 +129,37 @@ def save_block(head: BlockHead, folder: Path) -> None:
         **layer_settings(net.rotary.config),
         "vocab_size": head.ids,
         "draft_vocab_size": net.vocab_size if net.kept is None else len(net.kept),
-        "num_target_layers": layers,
+        "num_target_layers": head.target_layers,
         "block_size": rules.block_size,
         "dflash_config": {
             "mask_token_id": rules.mask_token,
-            "target_layer_ids": [layers - 1 if s == "post" else int(s) - 1 for s in states],
+            "target_layer_ids": ids,
             "causal_head": rules.causal,
             "sample_from_anchor": rules.from_anchor,
         },
     }
-    write_head(folder, config, tensors)
+    return config, tensors
+
+
+def ids_of(states: Sequence[int | str], layers: int) -> list[int]:
+    """The ids by which DFlash's layout names states of a target with so many layers.
+
+    Raises:
+        InvalidArgument: for the embedding's output or the last layer's before the norm, which have no id.
+    """
+    if not layers or any(state in (0, layers) for state in states):
+        raise InvalidArgument(
+            f"a head that reads {', '.join(map(_named, states))} cannot be written: DFlash's ids mean "
+            "outputs of layers, and that of the last layer the state after the norm"
+        )
+    return [layers - 1 if state == "post" else int(state) - 1 for state in states]
+
+
+def default_ids(layers: int, count: int) -> list[int]:
+    """The authors' choice: points at equal distances from layer 1 to the third before the end."""
+    if count == 1:
+        return [layers // 2]
+    return [round(1 + i * (layers - 4) / (count - 1)) for i in range(count)]
 
 
 def _refuse_others(checkpoint: "Checkpoint") -> None:
@@ -152,10 +189,11 @@ def _projection(checkpoint: "Checkpoint") -> tuple[str, str]:
 
 def _net(
     checkpoint: "Checkpoint", parts: "TargetParts", config: Any, sizes: BlockSizes, states: int
-) -> dict[str, Any]:
-    """The modules of the network and the tokens that it has rows for, by the names of `BlockHead`."""
+) -> tuple[dict[str, Any], bool]:
+    """The network's modules and tokens by their names in `BlockHead`; whether it has a head of its own."""
+    from treespec.draft.trained.llama_parts import linear
     from treespec.draft.trained.target_parts import require_width
-    from treespec.draft.trained.vocabulary import kept_tokens
+    from treespec.draft.trained.vocabulary import OF_TARGET, ROWS, kept_tokens, shared_rows
 
     width, adapter = sizes.width, None
     if checkpoint.has("hidden_dim_adapter.proj.weight"):
@@ -164,7 +202,8 @@ def _net(
         require_width(checkpoint.name, width, parts)
     kept, rows = kept_tokens(checkpoint, parts.logits)
     own = checkpoint.maybe("embed_tokens.weight", (parts.vocab_size, width))
-    own_head = kept is not None or checkpoint.has("lm_head.weight")
+    shares = checkpoint.setting(OF_TARGET, bool, False)
+    own_head = not shares and (kept is not None or checkpoint.has(ROWS))
     if width != parts.width and (own is None or not own_head):
         raise LoadError(
             f"{checkpoint.name!r} has the hidden size {width} and the target {parts.width}, so it cannot "
@@ -173,6 +212,11 @@ def _net(
     embedding = parts.embedding
     if own is not None:
         embedding = nn.Embedding.from_pretrained(own.to(parts.device, parts.dtype))
+    head = parts.head
+    if own_head:
+        head = _linear(checkpoint, parts, "lm_head", width, rows)
+    elif kept is not None:
+        head = linear(shared_rows(parts, kept), None, parts)
     project, hidden_norm = _projection(checkpoint)
     net = {
         "layers": [_layer(checkpoint, parts, i, sizes) for i in range(config.num_hidden_layers)],
@@ -180,13 +224,13 @@ def _net(
         "hidden_norm": _norm(checkpoint, parts, hidden_norm, sizes),
         "norm": _norm(checkpoint, parts, "norm", sizes),
         "embedding": embedding,
-        "head": _linear(checkpoint, parts, "lm_head", width, rows) if own_head else parts.head,
+        "head": head,
         "kept": None if kept is None else kept.to(parts.device),
         "adapter": adapter,
     }
     checkpoint.ignore("verifier_lm_head.weight", "verifier_norm.weight")
     checkpoint.require_all_taken()
-    return net
+    return net, own_head
 
 
 def _contract(
@@ -195,15 +239,17 @@ def _contract(
     reads: Features,
     wanted: list[Any],
     rules: BlockRules,
+    *,
+    own_head: bool,
 ) -> Contract:
     return Contract(
         "block",
         reads,
         order=tuple(map(_named, wanted)),
         vocabulary=None if net["kept"] is None else len(net["kept"]),
-        head="target's" if net["head"] is parts.head else "own",
+        head="own" if own_head else "target's",
         embedding="target's" if net["embedding"] is parts.embedding else "own",
-        notes=(*_notes(rules), *(parts.missing if net["head"] is parts.head else ())),
+        notes=(*_notes(rules), *(() if own_head else parts.missing)),
     )
 
 
@@ -265,7 +311,7 @@ def _states(checkpoint: "Checkpoint", parts: "TargetParts", layers: int) -> list
         boundaries, last = list(given), parts.layers
     else:
         ids = _setting(checkpoint, "target_layer_ids", list, None)
-        ids = _default_ids(parts.layers, layers) if ids is None else ids
+        ids = default_ids(parts.layers, layers) if ids is None else ids
         boundaries, last = [i + 1 if type(i) is int else i for i in ids], None
     wrong = [b for b in boundaries if type(b) is not int or not 0 <= b <= parts.layers]
     if wrong or len(set(boundaries)) < len(boundaries) or not boundaries:
@@ -274,13 +320,6 @@ def _states(checkpoint: "Checkpoint", parts: "TargetParts", layers: int) -> list
             f"{parts.layers} (an id i of DFlash's config.json is boundary i + 1), each at most once"
         )
     return ["post" if b == parts.layers != last else b for b in boundaries]
-
-
-def _default_ids(layers: int, count: int) -> list[int]:
-    """The authors' choice: points at equal distances from layer 1 to the third before the end."""
-    if count == 1:
-        return [layers // 2]
-    return [round(1 + i * (layers - 4) / (count - 1)) for i in range(count)]
 
 
 def _rules(

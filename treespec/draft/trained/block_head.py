@@ -4,16 +4,17 @@ It reads one block of tokens, `[anchor, mask, mask, ...]`, in one pass: queries 
 alone, keys and values those of the whole text before the anchor and of the block. The text's come from the
 target: its features, projected once to the width of the head, are the input of every layer's keys and
 values. So a row of the text depends on its own token's features and position alone, and is computed once;
-the rows of a block are of no use after it.
+the rows of a block are of no use after it. While a head is trained, many blocks of a text are read at once.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from treespec.draft.trained.contract import Contract
@@ -22,7 +23,10 @@ from treespec.draft.trained.marginal_drafter import spread
 __all__ = ["BlockHead", "BlockLayer", "BlockRules", "BlockSizes", "TextRows"]
 
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Cosines and sines `[1, T, d]` for states, whose dtype they take, and positions `[1, T]`."""
+"""Cosines and sines `[B, T, d]` for states, whose dtype they take, and positions `[B, T]`."""
+
+Behind = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A text's keys and values of a layer, with those of a block `[B, kv heads, S, d]` behind them."""
 
 FIRST_ROWS = 256
 """Rows that are reserved for a text at first."""
@@ -75,7 +79,12 @@ class BlockRules:
     @property
     def depth(self) -> int:
         """Positions after the anchor that a block predicts."""
-        return self.block_size if self.from_anchor else self.block_size - 1
+        return self.block_size - self.first_row
+
+    @property
+    def first_row(self) -> int:
+        """The place in a block whose row predicts the position after the anchor."""
+        return 0 if self.from_anchor else 1
 
 
 class _Attention(nn.Module):
@@ -91,19 +100,19 @@ class _Attention(nn.Module):
         self._head_dim = sizes.head_dim
 
     def queries(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-        """[heads, T, d]."""
+        """[B, heads, T, d]."""
         return _turned(self.q_norm(self._by_head(self.q_proj(x))), turns)
 
     def keys(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-        """[kv heads, T, d]."""
+        """[B, kv heads, T, d]."""
         return _turned(self.k_norm(self._by_head(self.k_proj(x))), turns)
 
     def values(self, x: Tensor) -> Tensor:
-        """[kv heads, T, d]."""
+        """[B, kv heads, T, d]."""
         return self._by_head(self.v_proj(x))
 
     def _by_head(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self._head_dim)).transpose(0, 1)
+        return x.unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
 
 
 class _FeedForward(nn.Module):
@@ -131,30 +140,23 @@ class BlockLayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(sizes.width, sizes.eps)
         self.mlp = _FeedForward(sizes)
 
-    def forward(
-        self,
-        x: Tensor,
-        turns: tuple[Tensor, Tensor],
-        keys: Tensor,
-        values: Tensor,
-        seen: Tensor | None,
-    ) -> Tensor:
-        """The block's states `[B, h]` after the layer.
+    def of_text(self, states: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Keys and values of a text `[B, kv heads, T, d]`, whose features were fused to `[B, T, h]`."""
+        return self.self_attn.keys(states, turns), self.self_attn.values(states)
 
-        `keys`, `values`: `[kv heads, P + B, d]`, those of the text; the block's are written behind them.
+    def forward(
+        self, x: Tensor, turns: tuple[Tensor, Tensor], behind: Behind, seen: Tensor | None
+    ) -> Tensor:
+        """The states of blocks `[B, S, h]` after the layer.
+
+        `seen`: `[..., S, P + S]`, which of the text and the blocks each token sees; None for everything.
         """
-        attention, size = self.self_attn, len(x)
-        normed = self.input_layernorm(x)
-        keys[:, -size:] = attention.keys(normed, turns)
-        values[:, -size:] = attention.values(normed)
+        attention, normed = self.self_attn, self.input_layernorm(x)
+        keys, values = behind(attention.keys(normed, turns), attention.values(normed))
         mixed = F.scaled_dot_product_attention(
-            attention.queries(normed, turns)[None],
-            keys[None],
-            values[None],
-            attn_mask=seen,
-            enable_gqa=True,
+            attention.queries(normed, turns), keys, values, attn_mask=seen, enable_gqa=True
         )
-        x = x + attention.o_proj(mixed[0].transpose(0, 1).flatten(1))
+        x = x + attention.o_proj(mixed.transpose(1, 2).flatten(2))
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -170,20 +172,23 @@ class TextRows:
 
     def __init__(self, layers: int, sizes: BlockSizes, block: int, like: Tensor) -> None:
         self.length, self._block = 0, block
-        shape = (2, layers, sizes.kv_heads, FIRST_ROWS + block, sizes.head_dim)
+        shape = (2, layers, 1, sizes.kv_heads, FIRST_ROWS + block, sizes.head_dim)
         self._rows = like.new_zeros(shape)
 
     def reserve(self, tokens: int) -> None:
         """Make room for so many further tokens and a block."""
-        needed, room = self.length + tokens + self._block, self._rows.shape[3]
+        needed, room = self.length + tokens + self._block, self._rows.shape[-2]
         if needed > room:
             more = max(needed, 2 * room) - room
             self._rows = F.pad(self._rows, (0, 0, 0, more))
 
-    def of(self, layer: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the text in a layer, and the place of further tokens behind them."""
-        keys, values = self._rows[:, layer, :, : self.length + tokens]
-        return keys, values
+    def put(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write rows behind the text, over what stands there; those of the text and these."""
+        size = keys.shape[-2]
+        all_keys, all_values = self._rows[:, layer, :, :, : self.length + size]
+        all_keys[:, :, -size:] = keys
+        all_values[:, :, -size:] = values
+        return all_keys, all_values
 
 
 class BlockHead(nn.Module):
@@ -243,25 +248,18 @@ class BlockHead(nn.Module):
     @torch.inference_mode()
     def new_text(self) -> TextRows:
         """Rows of an empty text."""
-        like = self.layers[0].self_attn.k_proj.weight  # pyrefly: ignore[missing-attribute]
-        return TextRows(len(self.layers), self.sizes, self.rules.block_size, like)
+        return TextRows(len(self.layers), self.sizes, self.rules.block_size, self._like())
 
     @torch.inference_mode()
     def read(self, text: TextRows, features: Float[Tensor, "T F H"]) -> None:
         """Append the rows of the next T tokens of a text."""
         if not len(features):
             return
-        states = features[:, list(self.rules.order)]
-        if self.adapter is not None:
-            states = self.adapter(states)
-        states = self.hidden_norm(self.project(states.flatten(1)))
-        turns, size = self._turns(states, text.length), len(states)
+        states = self._fused(features[None])
+        turns, size = self._turns(states, text.length), len(features)
         text.reserve(size)
-        for i, layer in enumerate(self.layers):
-            attention: _Attention = layer.self_attn  # pyrefly: ignore[bad-assignment]
-            keys, values = text.of(i, size)
-            keys[:, -size:] = attention.keys(states, turns)
-            values[:, -size:] = attention.values(states)
+        for i, layer in enumerate(self._layers()):
+            text.put(i, *layer.of_text(states, turns))
         text.length += size
 
     @torch.inference_mode()
@@ -274,31 +272,97 @@ class BlockHead(nn.Module):
         """
         block = [anchor, *path]
         block += [self.rules.mask_token] * (self.rules.block_size - len(block))
-        like: Any = self.norm.weight
-        ids = torch.tensor(
-            [token if token < self.ids else 0 for token in block], device=like.device
+        x = self._embedded(
+            torch.tensor(
+                [[token if token < self.ids else 0 for token in block]], device=self._like().device
+            )
         )
-        x = self.embedding(ids).to(like.dtype)
         turns, seen = self._turns(x, text.length), None
         if self.rules.causal:
-            size = len(block)
-            seen = torch.ones(size, text.length + size, dtype=torch.bool, device=like.device)
-            seen = seen.tril(text.length)
-        for i, layer in enumerate(self.layers):
-            x = layer(x, turns, *text.of(i, len(block)), seen)
-        first = 0 if self.rules.from_anchor else 1
-        logits = self.head(self.norm(x[first : first + count]))
+            seen = torch.ones(
+                len(block), text.length + len(block), dtype=torch.bool, device=x.device
+            ).tril(text.length)
+        for i, layer in enumerate(self._layers()):
+            x = layer(x, turns, partial(text.put, i), seen)
+        first = self.rules.first_row
+        logits = self.head(self.norm(x[0, first : first + count]))
         return spread(logits, self.vocab_size, self.kept)
 
+    def at_anchors(
+        self,
+        features: Float[Tensor, "B T F H"],
+        positions: Int[Tensor, "B T"],
+        ids: Int[Tensor, "B T"],
+        anchors: Int[Tensor, "B N"],
+        before: Bool[Tensor, "B N T"],
+    ) -> Float[Tensor, "B N D h"]:
+        """What the head's matrix reads at the positions after some anchors of texts, in one pass.
+
+        Gradients pass. The blocks are those that `forward` reads at each anchor; none sees another.
+
+        Args:
+            features: of every token.
+            positions: of every token in its text.
+            ids: the tokens.
+            anchors: places of anchors in their rows.
+            before: whether a token stands before an anchor in its text.
+        """
+        size, count = self.rules.block_size, anchors.shape[1]
+        states = self._fused(features)
+        turns_of_text = self._turned_to(states, positions)
+        blocks = torch.full((*anchors.shape, size), self.rules.mask_token, device=ids.device)
+        blocks[..., 0] = ids.gather(1, anchors)
+        steps = torch.arange(size, device=ids.device)
+        places = positions.gather(1, anchors)[..., None] + steps
+        x = self._embedded(blocks.flatten(1))
+        turns = self._turned_to(x, places.flatten(1))
+        within = torch.ones(size, size, dtype=torch.bool, device=ids.device)
+        within = within.tril() if self.rules.causal else within
+        own = torch.block_diag(*[within] * count).expand(len(ids), -1, -1)
+        seen = torch.cat([before.repeat_interleave(size, 1), own], dim=-1)[:, None]
+        for layer in self._layers():
+            behind = partial(_joined, *layer.of_text(states, turns_of_text))
+            x = layer(x, turns, behind, seen)
+        first = self.rules.first_row
+        return self.norm(x.unflatten(1, (count, size))[:, :, first : first + self.depth])
+
+    def _fused(self, features: Tensor) -> Tensor:
+        """Features `[B, T, F, H]` as every layer's keys and values read them, `[B, T, h]`."""
+        order = list(self.rules.order)
+        states = features if order == sorted(order) else features[:, :, order]
+        if self.adapter is not None:
+            states = self.adapter(states)
+        return self.hidden_norm(self.project(states.flatten(2)))
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        return self.embedding(ids).to(self._like().dtype)
+
     def _turns(self, like: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines `[T, d]` from a position on."""
-        positions = torch.arange(first, first + len(like), device=like.device)
-        cos, sin = self.rotary(like[None], positions[None])
-        return cos[0], sin[0]
+        """Cosines and sines of one text's positions from one on; see `_turned_to`."""
+        positions = torch.arange(first, first + like.shape[1], device=like.device)
+        return self._turned_to(like, positions[None])
+
+    def _turned_to(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines `[B, 1, T, d]` of positions, of the dtype of `like`."""
+        cos, sin = self.rotary(like, positions)
+        return cos[:, None], sin[:, None]
+
+    def _layers(self) -> Any:
+        return self.layers
+
+    def _like(self) -> Any:
+        """A weight, of the dtype and device of all."""
+        return self.norm.weight
+
+
+def _joined(
+    text_keys: Tensor, text_values: Tensor, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    return torch.cat([text_keys, keys], 2), torch.cat([text_values, values], 2)
 
 
 def _turned(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary positions on [heads, T, d], by halves."""
+    """Rotary positions on [B, heads, T, d], by halves."""
     cos, sin = turns
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat([-second, first], -1) * sin

@@ -22,12 +22,19 @@ from treespec.draft.trained.llama_parts import (
     rotary,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_boundaries, require_width
-from treespec.draft.trained.vocabulary import OF_TARGET, kept_tokens, shared_rows, tables_of
+from treespec.draft.trained.vocabulary import (
+    OF_TARGET,
+    ROWS,
+    kept_tokens,
+    shared_rows,
+    tables_of,
+    without_rows,
+)
 from treespec.draft.trained.writing import layer_settings, write_head
 from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
 
-__all__ = ["conventions", "default_boundaries", "load_eagle3", "save_eagle3"]
+__all__ = ["conventions", "default_boundaries", "load_eagle3", "save_eagle3", "store_eagle3"]
 
 OF_NETWORK = {
     "model.layers.0.": "midlayer.",
@@ -104,6 +111,21 @@ def save_eagle3(head: HeadModel, folder: Path) -> None:
         InvalidArgument: if the folder holds something already; or if the first boundary that it reads is 1,
             since an id of 1 in the first place means outputs of layers to readers.
     """
+    write_head(folder, *_files(head))
+
+
+def store_eagle3(head: HeadModel, folder: Path) -> None:
+    """As `save_eagle3`, but without rows that are the target's: for `load_eagle3` alone.
+
+    Raises:
+        InvalidArgument: see `save_eagle3`.
+    """
+    files = _files(head)
+    write_head(folder, *(without_rows(*files) if head.contract.head == "target's" else files))
+
+
+def _files(head: HeadModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The content of config.json, and the tensors."""
     reads, net = head.contract.reads, head.net
     if reads.boundaries[:1] == (1,):
         raise InvalidArgument(
@@ -133,7 +155,7 @@ def save_eagle3(head: HeadModel, folder: Path) -> None:
         config |= {IDS: list(reads.boundaries), "target_hidden_size": width}
     else:
         config["eagle_config"] = {"use_aux_hidden_state": False}
-    write_head(folder, config, tensors)
+    return config, tensors
 
 
 def _authors_name(name: str) -> str:
@@ -189,9 +211,7 @@ def _net(
     shares = checkpoint.setting(OF_TARGET, bool, False)
     if shares:
         require_width(checkpoint.name, h, parts)
-    rows_of_head = (
-        shared_rows(parts, kept) if shares else checkpoint.take("lm_head.weight", (rows, h))
-    )
+    rows_of_head = shared_rows(parts, kept) if shares else checkpoint.take(ROWS, (rows, h))
     net: Any = HeadNet(
         config,
         embedding=parts.embedding if own is None else embedding(own, parts),

@@ -1,5 +1,6 @@
 """The vocabulary of a head that has rows for some of the target's tokens only."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +17,17 @@ OF_TARGET = "head_of_target"
 It is ours: a head that is stored without these rows is a fraction of the size. Engines need them, so
 `treespec draft export` writes them.
 """
+
+ROWS = "lm_head.weight"
+"""The tensor of these rows."""
+
+
+def without_rows(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The files of a head whose rows are the target's, without them."""
+    others = {name: tensor for name, tensor in tensors.items() if name != ROWS}
+    return {**config, OF_TARGET: True}, others
 
 
 def shared_rows(parts: TargetParts, kept: Int[Tensor, " v"] | None) -> Float[Tensor, "v H"]:
