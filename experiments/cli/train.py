@@ -1,7 +1,7 @@
 """`treespec train`: train drafts for a target, and let the target write the texts for it."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -74,6 +74,24 @@ def train_command(
     only: Annotated[
         str | None, typer.Option("--only", metavar="NAME", help="Train this draft alone.")
     ] = None,
+    executor: Annotated[
+        Literal["process", "local", "slurm"],
+        typer.Option(
+            "--executor",
+            help="process: one after the other in this process; local: processes; slurm: a cluster.",
+        ),
+    ] = "process",
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Drafts in parallel; for local, 1 by default.")
+    ] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slurm",
+            metavar="KEY=VALUE",
+            help="An option of sbatch, such as partition=gpu; repeatable.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -90,11 +108,14 @@ def train_command(
         from treespec.experiments.run.progress import Reporter
         from treespec.experiments.training.processes import processes
         from treespec.experiments.training.settings import load_training
-        from treespec.experiments.training.training_run import TrainingRun, finding
+        from treespec.experiments.training.trained import finding
+        from treespec.experiments.training.training_run import TrainingRun
 
         calm_transformers()
         made = load_training(config, overrides or ())
         folder = out or Path("trained", made.name)
+        if executor != "process":
+            _train_as_jobs(made, folder, executor, workers, slurm or [], quiet=quiet)
         with processes(made.device) as others:
             reporter = Reporter(progress(quiet) if others.first else None)
             trained = TrainingRun(made, folder, reporter, others).run(only)
@@ -103,8 +124,29 @@ def train_command(
         if as_json:
             echo(json_text({"folder": folder, "drafts": [one.row() for one in trained]}))
         elif not quiet:
-            print_finding(finding(trained), output())
+            print_finding(finding(trained, folder), output())
             echo(f"written: {folder}")
+
+
+def _train_as_jobs(
+    config: Any, folder: Path, executor: str, workers: int | None, slurm: list[str], *, quiet: bool
+) -> None:
+    """Train each draft in a process of its own; what is left to do here is the table."""
+    from treespec.experiments.run.progress import Reporter
+    from treespec.experiments.sweep.executors import Executor, LocalWorkers
+    from treespec.experiments.sweep.slurm import Slurm, parse_settings
+    from treespec.experiments.sweep.sweep import require_workers
+    from treespec.experiments.training.training_jobs import train_as_jobs
+
+    require_workers(executor, workers)
+    parameters = parse_settings(slurm)
+
+    def make(logs: Path) -> Executor:
+        if executor == "local":
+            return LocalWorkers(workers or 1)
+        return Slurm(logs / "slurm", parameters, workers=workers)
+
+    train_as_jobs(config, folder, make, Reporter(progress(quiet)))
 
 
 @_train.command(

@@ -1,4 +1,4 @@
-"""Run one job of a sweep from the files in its folder; every executor uses the same function.
+"""Run one job of a sweep or a training from the files in its folder; all executors use this function.
 
 python -m treespec.experiments.sweep.job sweeps/NAME/jobs/JOB --attempt 1
 """
@@ -21,6 +21,9 @@ from treespec.experiments.sweep.attempts import Attempt, write_attempt
 if TYPE_CHECKING:
     from treespec.experiments.config.schema import ModelsConfig
     from treespec.models.load import Pair
+
+TRAINING = "training.json"
+"""The file that makes a folder the job of a training: see `training.training_jobs`."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -58,7 +61,12 @@ def run_job(
             "threads": torch.get_num_threads(),
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
         }
-        error = _run(folder, record, allow_versions, load)
+        if (folder / TRAINING).exists():
+            from treespec.experiments.training.training_jobs import train_one
+
+            error = train_one(folder)
+        else:
+            error = _run(folder, record, allow_versions, load)
     except (Exception, SystemExit) as problem:
         cause, error = problem, in_words(problem, "the job")
     record["ended"] = now()

@@ -37,7 +37,9 @@ def save_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -
     from matplotlib.ticker import EngFormatter
 
     with drawing(1.4 * WIDTH):
-        figure, axes = plt.subplots(2, 2, sharex=True, sharey=True, figsize=(1.4 * WIDTH, 1.1 * WIDTH))
+        figure, axes = plt.subplots(
+            2, 2, sharex=True, sharey=True, figsize=(1.4 * WIDTH, 1.1 * WIDTH)
+        )
         for panel, (key, title) in zip(axes.flat, PANELS.items(), strict=True):
             for (name, curve), colour, marker in zip(
                 curves.items(), cycle(COLOURS), cycle(MARKERS), strict=False

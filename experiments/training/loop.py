@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from treespec.errors import in_words
 from treespec.experiments.errors import TrainingError
 from treespec.files import write_whole
 
@@ -191,7 +192,12 @@ def _save(
 def _loaded(path: Path, parameters: Mapping[str, nn.Parameter], optimizers: Optimizers) -> Progress:
     if not path.exists():
         return Progress()
-    state = torch.load(path, weights_only=True)
+    try:
+        state = torch.load(path, weights_only=True)
+    except Exception as error:  # of several classes
+        raise TrainingError(
+            f"{path} is no checkpoint ({in_words(error, 'torch')}): remove it, and the training begins anew"
+        ) from None
     stored = state["parameters"]
     shapes = {name: p.shape for name, p in parameters.items()}
     if {name: tensor.shape for name, tensor in stored.items()} != shapes:

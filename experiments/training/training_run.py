@@ -2,18 +2,18 @@
 
     OUT/config.yaml             what was trained, with all defaults
     OUT/held_out.json           the target's answers that drafts are measured on
-    OUT/results.json            the last measurement of each draft, versions and machine
+    OUT/results.json            all drafts side by side, versions and machine
     OUT/curves.png              tokens per step while they were trained
     OUT/NAME/head               the draft, in its authors' layout
-    OUT/NAME/curve.json         what was measured on the way
+    OUT/NAME/result.json        what was measured on the way; written last
     OUT/NAME/checkpoint.pt      from which a killed training goes on
 
 The same command goes on where it was killed, and ends with the same weights (with one thread to the bit).
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,10 @@ from torch import Tensor
 from treespec.experiments.config.schema import ModelsConfig
 from treespec.experiments.errors import ConfigError, TrainingError
 from treespec.experiments.records.manifest import environment
-from treespec.experiments.report.table import Cell, Column, Finding, Table, interval
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts
-from treespec.experiments.training.curves import PANELS, save_curves
+from treespec.experiments.training.curves import save_curves
 from treespec.experiments.training.families import TrainedDraft
 from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
 from treespec.experiments.training.loop import Progress, Schedule, train
@@ -40,12 +39,12 @@ from treespec.experiments.training.processes import ALONE, Processes
 from treespec.experiments.training.settings import TrainingConfig, as_yaml
 from treespec.experiments.training.students.student import Student
 from treespec.experiments.training.teacher import Teacher
+from treespec.experiments.training.trained import Trained
 from treespec.files import write_whole
 from treespec.models.load import Pair
-from treespec.search.intervals import Interval
 from treespec.stopping import stop_at_tokens
 
-__all__ = ["Trained", "TrainingRun"]
+__all__ = ["TrainingRun", "claim"]
 
 NORMS_LEARN_AT = 0.5
 """Learning rate of norms and biases, as a multiple of that of matrices."""
@@ -53,38 +52,6 @@ CHOSEN_BY = "tokens_per_step_best_first_16"
 """What decides between learning rates."""
 RISE = 0.02
 """Tokens per step that a draft must have gained between two measurements, or a warning is given."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A draft that was trained.
-
-    Args:
-        name: of the draft.
-        family: its source in configs.
-        folder: where it stands.
-        parameters: numbers that were trained.
-        learning_rate: that it was trained with.
-        seconds: of its training, measurements included.
-        curve: what was measured on the way; the last row is that of the end.
-        metric: the last measurement; None if it was made by an earlier process.
-    """
-
-    name: str
-    family: str
-    folder: Path
-    parameters: int
-    learning_rate: float
-    seconds: float
-    curve: list[dict[str, Any]]
-    metric: Metric | None
-
-    def row(self) -> dict[str, Any]:
-        """Its line in results.json."""
-        return {
-            "draft": self.name, "parameters": self.parameters, "learning_rate": self.learning_rate,
-            **self.curve[-1], "seconds": self.seconds,
-        }  # fmt: skip
 
 
 class TrainingRun:
@@ -109,17 +76,7 @@ class TrainingRun:
         others: Processes = ALONE,
     ) -> None:
         self.config, self.out, self.reporter, self.others = config, out, reporter, others
-        self._claim()
-        with reporter.task(f"reading {config.target}"):
-            self.pair: Pair = load_models(
-                ModelsConfig(
-                    target=config.target, draft="none", dtype="float32", device=config.device
-                )
-            )
-            self.texts: Texts = config.texts.read(self.pair)
-        self.data = PackedTexts(
-            self.texts, config.batch_tokens // config.length, config.length, config.seed
-        )
+        claim(config, out)
 
     def run(self, only: str | None = None) -> list[Trained]:
         """Train what is not trained yet; write results and curves.
@@ -137,10 +94,34 @@ class TrainingRun:
             raise ConfigError(f"the config has no draft {only!r}, but {names}")
         trained = [self._trained(draft) for draft in drafts]
         if self.others.first:
-            rows = {"drafts": [one.row() for one in trained], **environment()}
+            standing = [Trained.read(self.out / draft.label) for draft in self.config.drafts]
+            everything = [one for one in standing if one is not None]
+            rows = {"drafts": [one.row() for one in everything], **environment()}
             write_whole(self.out / "results.json", json.dumps(rows, indent=1) + "\n")
-            save_curves({one.name: one.curve for one in trained}, self.out / "curves.png")
+            save_curves({one.draft: one.curve for one in everything}, self.out / "curves.png")
         return trained
+
+    @cached_property
+    def pair(self) -> Pair:
+        """The target."""
+        asked = self.config
+        with self.reporter.task(f"reading {asked.target}"):
+            return load_models(
+                ModelsConfig(
+                    target=asked.target, draft="none", dtype="float32", device=asked.device
+                )
+            )
+
+    @cached_property
+    def texts(self) -> Texts:
+        """What drafts are trained on."""
+        return self.config.texts.read(self.pair)
+
+    @cached_property
+    def data(self) -> PackedTexts:
+        """The batches."""
+        asked = self.config
+        return PackedTexts(self.texts, asked.batch_tokens // asked.length, asked.length, asked.seed)
 
     @cached_property
     def says(self) -> TargetSays:
@@ -171,41 +152,27 @@ class TrainingRun:
         chosen = np.argsort(-counts, kind="stable")[:wanted]
         return torch.from_numpy(np.sort(chosen)).to(self.pair.target.device)
 
-    def _claim(self) -> None:
-        """Take the folder, or go on in it."""
-        text, path = as_yaml(self.config), self.out / "config.yaml"
-        if path.exists() and path.read_text(encoding="utf-8") != text:
-            raise TrainingError(
-                f"{self.out} holds a training of another config (see its config.yaml): choose another "
-                "folder with --out, or remove it"
-            )
-        if self.others.first:
-            self.out.mkdir(parents=True, exist_ok=True)
-            write_whole(path, text)
-
     def _trained(self, draft: TrainedDraft) -> Trained:
         """A draft of the config, trained unless it stands there already."""
-        name = draft.label
-        folder, rate = self.out / name, self._learning_rate(draft)
+        folder = self.out / draft.label
+        finished = Trained.read(folder)
+        if finished is not None:
+            return finished
+        rate = self._learning_rate(draft)
         student = draft.student(self.pair, self.kept, self.config.seed)
-        told = _Told(self, student, name)
+        told = _Told(self, student, draft.label)
         progress = self._train(student, rate, self.config.tokens, folder / "checkpoint.pt", told)
         if not progress.curve or progress.curve[-1]["tokens"] < progress.tokens:
             told.measure(progress)
-        if self.others.first:
-            write_whole(folder / "curve.json", json.dumps(progress.curve, indent=1) + "\n")
-            if not (folder / "head" / "config.json").exists():
-                student.save(folder / "head")
-        return Trained(
-            name,
-            draft.family,
-            folder / "head",
-            student.size,
-            rate,
-            progress.seconds,
-            progress.curve,
-            told.metric,
+        trained = Trained(
+            draft=draft.label, family=draft.family, parameters=student.size, learning_rate=rate,
+            seconds=progress.seconds, curve=progress.curve,
         )  # fmt: skip
+        if self.others.first:
+            shutil.rmtree(folder / "head", ignore_errors=True)  # of a process that was killed here
+            student.save(folder / "head")
+            trained.save(folder)
+        return trained
 
     def _learning_rate(self, draft: TrainedDraft) -> float:
         """The rate that does best on a part of the budget; all drafts try the same ones."""
@@ -257,6 +224,22 @@ class TrainingRun:
             )  # fmt: skip
 
 
+def claim(config: TrainingConfig, out: Path) -> None:
+    """Take a folder for a training, or go on in it.
+
+    Raises:
+        TrainingError: if it holds a training of another config.
+    """
+    text, path = as_yaml(config), out / "config.yaml"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise TrainingError(
+            f"{out} holds a training of another config (see its config.yaml): choose another folder with "
+            "--out, or remove it"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)
+
+
 class _Told:
     """Is called after each step: shows progress, measures the draft, warns if it does not become better."""
 
@@ -300,29 +283,3 @@ class _Told:
 
 def _rise(curve: Sequence[Mapping[str, Any]]) -> float:
     return curve[-1][CHOSEN_BY] - curve[0][CHOSEN_BY]
-
-
-def finding(trained: Sequence[Trained]) -> Finding:
-    """The drafts side by side."""
-
-    def of(key: str) -> Callable[[Trained], Cell]:
-        def shown(one: Trained) -> Cell:
-            row = one.curve[-1]
-            return interval(Interval.of(row[key], row[f"{key}_low"], row[f"{key}_high"]), 3)
-
-        return shown
-
-    table = Table(
-        "trained",
-        [
-            Column("draft", lambda one: one.name, left=True),
-            Column("trained numbers", lambda one: f"{one.parameters / 1e6:.2f}M"),
-            Column("loss", lambda one: f"{one.curve[-1]['loss']:.3f}"),
-            *(Column(title, of(key)) for key, title in PANELS.items()),
-            Column("minutes", lambda one: f"{one.seconds / 60:.1f}"),
-        ],
-        trained,
-        title="tokens per step on held-out answers, by replay",
-    )
-    paths = [f"draft: {{source: {one.family}, model: {one.folder}}}" for one in trained]
-    return Finding("trained drafts", [table], notes=["in a config: " + paths[0]] if paths else [])

@@ -9,11 +9,14 @@ import torch
 
 from treespec.experiments.errors import ConfigError, TrainingError
 from treespec.experiments.run.progress import Reporter
+from treespec.experiments.sweep.executors import LocalWorkers
 from treespec.experiments.training import loop
 from treespec.experiments.training.loop import Diverged
 from treespec.experiments.training.settings import load_training
 from treespec.experiments.training.students.autoregressive import HeadStudent
-from treespec.experiments.training.training_run import TrainingRun, finding
+from treespec.experiments.training.trained import Trained, finding
+from treespec.experiments.training.training_jobs import train_as_jobs
+from treespec.experiments.training.training_run import TrainingRun
 
 SMALL = (
     *("tokens=1024", "length=64", "batch_tokens=128", "vocabulary=512", "texts.files=4"),
@@ -39,7 +42,7 @@ def test_a_killed_training_ends_with_the_same_weights(
     assert [row["tokens"] for row in whole.curve] == [512, 1024]
     assert whole.curve[-1]["tokens_per_step_chain_4"] >= 1
     assert (tmp_path / "whole" / "curves.png").stat().st_size > 1000
-    heads = [column.head for column in finding([whole]).tables[0].columns]
+    heads = [column.head for column in finding([whole], tmp_path).tables[0].columns]
     assert "best-first, 64 nodes" in heads
 
     forward, calls = HeadStudent.forward, 0
@@ -112,3 +115,21 @@ def test_wrong_settings_are_told_with_their_keys(overrides: list[str], match: st
 def test_a_draft_that_the_config_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'medusa', but eagle3"):
         run(tmp_path).run(only="medusa")
+
+
+def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
+    two = "drafts=[{family: eagle3, inner: 16, boundaries: [2, 3, 4], steps: 1}, {family: eagle, inner: 0}]"
+    with pytest.raises(ConfigError, match="inner"):
+        load_training("embedded", [*SMALL, two])
+    config = load_training("embedded", [*SMALL, "tokens=256", "metric.every=256"])
+    train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1), QUIET)
+    trained = Trained.read(tmp_path / "eagle3")
+    assert trained is not None
+    assert trained.last["tokens"] == 256
+    untouched = (tmp_path / "eagle3" / "result.json").stat().st_mtime_ns
+    TrainingRun(config, tmp_path, QUIET).run()
+    assert (tmp_path / "eagle3" / "result.json").stat().st_mtime_ns == untouched
+    (tmp_path / "eagle3" / "result.json").unlink()
+    (tmp_path / "eagle3" / "checkpoint.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(TrainingError, match=r"eagle3: .*checkpoint"):
+        train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1), QUIET)

@@ -1,0 +1,80 @@
+"""Drafts that were trained: what is recorded of each, and how they are shown side by side."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from treespec.experiments.report.table import Cell, Column, Finding, Table, interval
+from treespec.experiments.training.curves import PANELS
+from treespec.files import DATA_BYTES, read_bytes, write_whole
+from treespec.reading_models import Strict, read_model
+from treespec.search.intervals import Interval
+
+__all__ = ["Trained", "finding"]
+
+FILE = "result.json"
+
+
+class Trained(Strict):
+    """A draft that was trained."""
+
+    draft: str
+    """Its name."""
+    family: str
+    """Its source in configs; `model` for a draft model."""
+    parameters: int
+    """Numbers that were trained, without embedding and head of the target."""
+    learning_rate: float
+    """That it was trained with."""
+    seconds: float
+    """Of its training, measurements included."""
+    curve: list[dict[str, Any]]
+    """What was measured on the way; the last row is that of the end."""
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The measurement at the end."""
+        return self.curve[-1]
+
+    def row(self) -> dict[str, Any]:
+        """Its line among other drafts: everything but the curve."""
+        return self.model_dump(exclude={"curve"}) | {"end": self.last}
+
+    def save(self, folder: Path) -> None:
+        """Write it beside the draft, when all else stands there."""
+        write_whole(folder / FILE, self.model_dump_json(indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Trained | None":
+        """What `save` has written; None if the draft is not finished."""
+        path = folder / FILE
+        return read_model(cls, read_bytes(path, DATA_BYTES)) if path.exists() else None
+
+
+def finding(trained: Sequence[Trained], out: Path) -> Finding:
+    """The drafts of a folder side by side."""
+
+    def of(key: str) -> Callable[[Trained], Cell]:
+        def shown(one: Trained) -> Cell:
+            row = one.last
+            return interval(Interval.of(row[key], row[f"{key}_low"], row[f"{key}_high"]), 3)
+
+        return shown
+
+    table = Table(
+        "trained",
+        [
+            Column("draft", lambda one: one.draft, left=True),
+            Column("trained numbers", lambda one: f"{one.parameters / 1e6:.2f}M"),
+            Column("loss", lambda one: f"{one.last['loss']:.3f}"),
+            *(Column(title, of(key)) for key, title in PANELS.items()),
+            Column("minutes", lambda one: f"{one.seconds / 60:.1f}"),
+        ],
+        trained,
+        title="tokens per step on held-out answers, by replay",
+    )
+    notes = [
+        f"in a config, {one.draft} is draft: {{source: {one.family}, model: {out / one.draft / 'head'}}}"
+        for one in trained[:1]
+    ]
+    return Finding("trained drafts", [table], notes=notes)
