@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from head_formats import fitted_head, target
+from head_formats import fitted_head, head_of, target
 from marginal_heads import random_block, random_medusa
 from rich.console import Console
 from tiny_models import perturbed
@@ -142,6 +142,26 @@ def test_it_records_what_the_slow_way_records(family):
         np.testing.assert_array_equal(mine.accepted, other.accepted)
         sure = len(mine.accepted)
     assert sure or family.name == "eagle3"
+
+
+def test_a_head_with_rows_for_some_tokens_too(says, tmp_path):
+    """Its rows are over 40 of the target's 96 tokens while it is recorded."""
+    head = head_of("eagle3", tmp_path, says.target)
+    assert head.net.kept is not None
+    assert head.of_its_tokens().net.kept is None
+
+    def make(tree):
+        return Eagle3(head, tree, Law.DETERMINISTIC, COLD)
+
+    trace, held = recorded(says, make)[0], says.held_out
+    slow = record_head(
+        TracedHead(says.target, make), held.prompts, sampling=COLD, rule=verify.greedy, width=WIDTH,
+        max_new_tokens=max(held.kept), beyond=BEYOND, follow=held.answers, beam=2, beam_depth=2,
+    )  # fmt: skip
+    inside = slow.inside
+    np.testing.assert_array_equal(trace.path_ranks[inside, :2], slow.path_ranks[inside])
+    np.testing.assert_allclose(trace.probs[inside], slow.probs[inside], atol=1e-5)
+    assert (trace.ranks[inside] < WIDTH).any()
 
 
 def test_acceptance_is_that_of_a_drafter_led_along_the_answer(family):
