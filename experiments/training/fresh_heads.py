@@ -14,15 +14,19 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from treespec.draft.trained.block_files import default_ids, ids_of, load_block
+from treespec.draft.trained.block_head import BlockHead
 from treespec.draft.trained.eagle3_files import IDS, load_eagle3
 from treespec.draft.trained.eagle_files import load_eagle
 from treespec.draft.trained.head_model import HeadModel
+from treespec.draft.trained.medusa import MedusaHeads, load_medusa
 from treespec.draft.trained.target_parts import TargetParts
-from treespec.draft.trained.vocabulary import tables_of
+from treespec.draft.trained.vocabulary import OF_TARGET, tables_of
 from treespec.draft.trained.writing import layer_settings, write_head
+from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["LayerSizes", "fresh_eagle", "fresh_eagle3"]
+__all__ = ["LayerSizes", "fresh_block", "fresh_eagle", "fresh_eagle3", "fresh_medusa"]
 
 SPREAD = 0.02
 """Standard deviation of fresh matrices."""
@@ -134,7 +138,7 @@ def fresh_eagle3(
         tensors |= tables_of(kept.cpu(), parts.logits)
     stated = {
         "fc_norm": True,
-        "head_of_target": True,
+        OF_TARGET: True,
         "draft_vocab_size": parts.logits if kept is None else len(kept),
         "target_hidden_size": h,
         IDS: list(boundaries),
@@ -142,6 +146,80 @@ def fresh_eagle3(
     }
     with TemporaryDirectory() as folder:
         return load_eagle3(_written(folder, stated, tensors), target)
+
+
+def fresh_medusa(target: TransformersModel, heads: int, *, blocks: int = 1) -> MedusaHeads:
+    """Medusa's heads before training: residual blocks of zeros, so each begins at the target's own row.
+
+    Args:
+        target: the target, whose head they share.
+        heads: their number.
+        blocks: residual blocks of each.
+    """
+    h, tensors = TargetParts.of(target).width, {}
+    for name in (f"{head}.{block}" for head in range(heads) for block in range(blocks)):
+        tensors[f"{name}.linear.weight"] = torch.zeros(h, h)
+        tensors[f"{name}.linear.bias"] = torch.zeros(h)
+    stated = {"medusa_num_heads": heads, "medusa_num_layers": blocks}
+    with TemporaryDirectory() as folder:
+        return load_medusa(_written(folder, stated, tensors), target)
+
+
+def fresh_block(
+    target: TransformersModel,
+    sizes: LayerSizes,
+    seed: int,
+    *,
+    block_size: int,
+    mask_token: int,
+    causal: bool,
+    reads: Features | None = None,
+    kept: Int[Tensor, " v"] | None = None,
+) -> BlockHead:
+    """A block drafter before training.
+
+    Args:
+        target: the target.
+        sizes: of its layers.
+        seed: of its matrices.
+        block_size: tokens of a block, the anchor among them.
+        mask_token: stands at the positions to predict: a token that texts do not contain.
+        causal: whether a token of a block sees only those before it (JetSpec), or all (DFlash).
+        reads: what it reads of the target; None for what DFlash's heads of three layers read.
+        kept: tokens that it drafts, whose rows of the target's head it shares; None for all.
+
+    Raises:
+        InvalidArgument: if it reads the embedding's output, or the last layer's before the norm.
+    """
+    parts, drawn = TargetParts.of(target), Drawn(seed)
+    config, h = sizes.config(parts), parts.width
+    ids = sorted(set(default_ids(parts.layers, 3)))
+    if reads is not None:
+        ids = ids_of(reads.states, parts.layers)
+    tensors = {"fc.weight": drawn.matrix(h, len(ids) * h)}
+    tensors |= {name: torch.ones(h) for name in ("hidden_norm.weight", "norm.weight")}
+    for i in range(sizes.layers):
+        prefix = f"layers.{i}."
+        tensors |= drawn.layer(prefix, config, h)
+        tensors[f"{prefix}input_layernorm.weight"] = torch.ones(h)
+        for norm in ("q_norm", "k_norm"):
+            tensors[f"{prefix}self_attn.{norm}.weight"] = torch.ones(config.head_dim)
+    if kept is not None:
+        tensors |= tables_of(kept.cpu(), parts.logits)
+    stated = {
+        OF_TARGET: True,
+        "draft_vocab_size": parts.logits if kept is None else len(kept),
+        "block_size": block_size,
+        "num_target_layers": parts.layers,
+        "dflash_config": {
+            "mask_token_id": mask_token,
+            "target_layer_ids": ids,
+            "causal_head": causal,
+        },
+        **layer_settings(config),
+    }
+    with TemporaryDirectory() as folder:
+        return load_block(_written(folder, stated, tensors), target)
 
 
 def _written(folder: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

@@ -20,15 +20,19 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from treespec.draft import Eagle, Eagle3, ModelDrafter
-from treespec.draft.trained.eagle3_files import save_eagle3
+from treespec.draft.trained.eagle3_files import store_eagle3
 from treespec.draft.trained.eagle_files import save_eagle
 from treespec.draft.trained.head_model import HeadModel
 from treespec.experiments.run.transformers_hooks import plain_twin
 from treespec.experiments.training.losses import Loss
-from treespec.experiments.training.packing import Packed, additive
+from treespec.experiments.training.packing import additive
 from treespec.experiments.training.students.student import (
     Learned,
     Student,
+    ahead,
+    counted,
+    learned,
+    logits_of,
     mean_over,
     open_to_training,
 )
@@ -109,20 +113,19 @@ class HeadStudent(Student):
         for step in range(self.steps):
             with self._states.watched():
                 hidden = self.net.model(
-                    _ahead(packed.ids, 1 + step)[:, :-1],
+                    ahead(packed.ids, 1 + step)[:, :-1],
                     states,
                     position_ids=packed.positions[:, :-1] + step,
                     attention_mask=torch.cat([first, *[diagonal] * step], dim=-1).to(states.dtype),
                     past_key_values=cache,
                 )[0]
                 states = self._states.taken_of_batch()[:, :, 0]
-            yield Step(hidden, states, _counted(packed, step))
+            yield Step(hidden, states, counted(packed, 2 + step)[:, :-1])
 
     def logits(self, hidden: Float[Tensor, "*rows h"]) -> Float[Tensor, "*rows v"]:
         """Of the tokens that it is trained to predict."""
-        if self.net.kept is not None or self.kept is None:
-            return self.net.lm_head(hidden)[..., : self.net.logits_width]
-        return F.linear(hidden, self.net.lm_head.weight[self.kept])
+        kept = None if self.net.kept is not None else self.kept
+        return logits_of(self.net.lm_head, hidden, kept, self.net.logits_width)
 
     def forward(self, taught: Taught, generator: torch.Generator) -> Learned:
         del generator
@@ -130,22 +133,18 @@ class HeadStudent(Student):
             mean_over(self.loss_of(taught, step, j), step.counted)
             for j, step in enumerate(self.rollout(taught))
         ]
-        weights = [self.share**j for j in range(self.steps)]
-        by_depth = torch.stack(losses)
-        return Learned(
-            (by_depth * by_depth.new_tensor(weights)).sum() / sum(weights), by_depth.detach()
-        )
+        return learned(losses, self.share)
 
     def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, "B N"]:
         """The loss of step j at each pair."""
-        return self._loss(_ahead(taught.logs, 1 + j)[:, :-1], self.logits(step.hidden))
+        return self._loss(ahead(taught.logs, 1 + j)[:, :-1], self.logits(step.hidden))
 
 
 class Eagle3Student(HeadStudent):
     """A head of EAGLE-3: the loss of its distributions alone, over all steps (arXiv:2503.01840)."""
 
     source = Eagle3
-    write = save_eagle3
+    write = store_eagle3
 
 
 class EagleStudent(HeadStudent):
@@ -161,21 +160,6 @@ class EagleStudent(HeadStudent):
     OF_DISTRIBUTIONS = 0.1
 
     def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, "B N"]:
-        right = _ahead(taught.features[:, :, 0], 1 + j)[:, :-1]
+        right = ahead(taught.features[:, :, 0], 1 + j)[:, :-1]
         of_states = F.smooth_l1_loss(step.state.float(), right.float(), reduction="none").mean(-1)
         return of_states + self.OF_DISTRIBUTIONS * super().loss_of(taught, step, j)
-
-
-def _ahead(values: Tensor, by: int) -> Tensor:
-    """Each row's values from a later place on; the last ones are repeated, and are never counted."""
-    return torch.cat([values[:, by:], values[:, -1:].expand(-1, by, *values.shape[2:])], dim=1)
-
-
-def _counted(packed: Packed, step: int) -> Bool[Tensor, "B N"]:
-    """Whether step j at pair t predicts a token of the same text, t + 2 + j, that is trained on."""
-    by = 2 + step
-    counted = torch.zeros_like(packed.answer)
-    if by < counted.shape[1]:
-        same = packed.text[:, by:] == packed.text[:, :-by]
-        counted[:, :-by] = packed.answer[:, by:] & same
-    return counted[:, :-1]

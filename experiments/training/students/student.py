@@ -1,12 +1,14 @@
 """A draft while it is trained: the very modules that draft, and what is made small."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from treespec.draft import ModelDrafter
@@ -16,7 +18,16 @@ from treespec.features import Features
 from treespec.protocols import Growth
 from treespec.tree import TreeShape
 
-__all__ = ["Learned", "Student", "mean_over", "open_to_training"]
+__all__ = [
+    "Learned",
+    "Student",
+    "ahead",
+    "counted",
+    "learned",
+    "logits_of",
+    "mean_over",
+    "open_to_training",
+]
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Student(nn.Module, ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write the draft into a new folder, in its authors' layout.
+        """Write the draft into a new folder: in its authors' layout, without rows that are its target's.
 
         Raises:
             InvalidArgument: if the folder holds something already.
@@ -79,11 +90,43 @@ def open_to_training(module: nn.Module, target: nn.Module) -> None:
     """Let the parameters of a draft's module that are not its target's be trained, in float32."""
     shared: set[Any] = {id(p) for p in target.parameters()}
     for parameter in module.parameters():
-        if id(parameter) not in shared:
+        own = id(parameter) not in shared
+        parameter.requires_grad_(own)
+        if own:
             parameter.data = parameter.data.float()
-            parameter.requires_grad_(True)
 
 
 def mean_over(values: Float[Tensor, "B T"], where: Tensor) -> Float[Tensor, ""]:
     """The mean of some values; 0 of none."""
     return (values * where).sum() / where.sum().clamp(min=1)
+
+
+def learned(losses: Sequence[Float[Tensor, ""]], share: float) -> Learned:
+    """What losses by depth say: each weighs `share` times as much as the one before it."""
+    by_depth = torch.stack(list(losses))
+    weights = by_depth.new_tensor([share**i for i in range(len(losses))])
+    return Learned((by_depth * weights).sum() / weights.sum(), by_depth.detach())
+
+
+def logits_of(
+    matrix: Any, hidden: Float[Tensor, "*rows h"], kept: Int[Tensor, " v"] | None, width: int
+) -> Float[Tensor, "*rows v"]:
+    """Logits of these rows of a matrix; None for its first rows, `width` at most."""
+    if kept is None:
+        return matrix(hidden)[..., :width]
+    return F.linear(hidden, matrix.weight[kept])
+
+
+def ahead(values: Tensor, by: int) -> Tensor:
+    """Each row's values from a later place on; the last ones are repeated, and are never counted."""
+    by = min(by, values.shape[1])
+    return torch.cat([values[:, by:], values[:, -1:].expand(-1, by, *values.shape[2:])], dim=1)
+
+
+def counted(packed: Packed, by: int) -> Bool[Tensor, "B T"]:
+    """Whether the token so far behind each is one of the same text that a draft is trained on."""
+    found = torch.zeros_like(packed.answer)
+    if by < found.shape[1]:
+        same = packed.text[:, by:] == packed.text[:, :-by]
+        found[:, :-by] = packed.answer[:, by:] & same
+    return found

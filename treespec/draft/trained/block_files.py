@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from treespec.draft.trained.block_head import BlockHead, BlockLayer, BlockRules, BlockSizes
+from treespec.draft.trained.block_head import (
+    BlockHead,
+    BlockLayer,
+    BlockNorm,
+    BlockRules,
+    BlockSizes,
+)
 from treespec.draft.trained.contract import Contract
 from treespec.errors import InvalidArgument, LoadError, in_words
 from treespec.features import Features
@@ -378,9 +384,9 @@ def _linear(
 
 def _norm(
     checkpoint: "Checkpoint", parts: "TargetParts", name: str, sizes: BlockSizes
-) -> nn.RMSNorm:
+) -> BlockNorm:
     with torch.device("meta"):
-        made = nn.RMSNorm(sizes.width, sizes.eps)
+        made = BlockNorm(sizes.width, sizes.eps)
     return _filled(made, checkpoint, parts, f"{name}.")
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from treespec.draft.trained.contract import Contract
 from treespec.draft.trained.marginal_drafter import spread
 
-__all__ = ["BlockHead", "BlockLayer", "BlockRules", "BlockSizes", "TextRows"]
+__all__ = ["BlockHead", "BlockLayer", "BlockNorm", "BlockRules", "BlockSizes", "TextRows"]
 
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Cosines and sines `[B, T, d]` for states, whose dtype they take, and positions `[B, T]`."""
@@ -87,6 +87,15 @@ class BlockRules:
         return 0 if self.from_anchor else 1
 
 
+class BlockNorm(nn.RMSNorm):
+    """Norms in the dtype of its weights, which under autocast is not that of what it reads."""
+
+    def forward(self, x: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows n"]:
+        """The normed rows."""
+        weight = self.weight
+        return torch.rms_norm(x.to(weight.dtype), self.normalized_shape, weight, self.eps)
+
+
 class _Attention(nn.Module):
     def __init__(self, sizes: BlockSizes) -> None:
         super().__init__()
@@ -95,8 +104,8 @@ class _Attention(nn.Module):
         self.k_proj = nn.Linear(sizes.width, keys, sizes.bias)
         self.v_proj = nn.Linear(sizes.width, keys, sizes.bias)
         self.o_proj = nn.Linear(queries, sizes.width, sizes.bias)
-        self.q_norm = nn.RMSNorm(sizes.head_dim, sizes.eps)
-        self.k_norm = nn.RMSNorm(sizes.head_dim, sizes.eps)
+        self.q_norm = BlockNorm(sizes.head_dim, sizes.eps)
+        self.k_norm = BlockNorm(sizes.head_dim, sizes.eps)
         self._head_dim = sizes.head_dim
 
     def queries(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
@@ -135,9 +144,9 @@ class BlockLayer(nn.Module):
 
     def __init__(self, sizes: BlockSizes) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(sizes.width, sizes.eps)
+        self.input_layernorm = BlockNorm(sizes.width, sizes.eps)
         self.self_attn = _Attention(sizes)
-        self.post_attention_layernorm = nn.RMSNorm(sizes.width, sizes.eps)
+        self.post_attention_layernorm = BlockNorm(sizes.width, sizes.eps)
         self.mlp = _FeedForward(sizes)
 
     def of_text(self, states: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -65,8 +65,20 @@ class MedusaHeads(nn.Module):
     @torch.inference_mode()
     def forward(self, state: Float[Tensor, "H"], count: int) -> Float[Tensor, "D V"]:
         """The logits of the first `count` heads."""
-        logits = torch.stack([head(state) for head in self.heads[:count]])
-        return spread(logits, self.vocab_size)
+        logits = [self.matrix(i)(self.hidden(state, i)) for i in range(count)]
+        return spread(torch.stack(logits), self.vocab_size)
+
+    def hidden(self, states: Float[Tensor, "*rows H"], head: int) -> Float[Tensor, "*rows H"]:
+        """What the matrix of a head reads at some states. Gradients pass."""
+        layers: Any = self.heads[head]
+        for layer in list(layers)[:-1]:
+            states = layer(states)
+        return states
+
+    def matrix(self, head: int) -> Any:
+        """The last layer of a head."""
+        layers: Any = self.heads[head]
+        return layers[-1]
 
 
 class Medusa(MarginalDrafter):
