@@ -114,7 +114,7 @@ def data_command(
         calm_transformers()
         reporter = Reporter(progress(quiet))
         with reporter.task(f"loading {target}"):
-            pair = load_pair(target, "none", dtype=dtype, device=device)
+            pair = load_pair(target, "none", dtype=dtype, device=device, passes="eager")
         recipe = Recipe(
             target=target,
             tokens=tokens,

@@ -76,6 +76,11 @@ class Words:
     slots: Mapping[str, tuple[str, ...] | range]
     nouns_from: str
 
+    @property
+    def from_wordnet(self) -> bool:
+        """Whether the nouns come from WordNet."""
+        return self.nouns_from.startswith("WordNet")
+
     @cached_property
     def sha256(self) -> str:
         """Digest of all templates and words."""

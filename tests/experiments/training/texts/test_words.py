@@ -41,5 +41,5 @@ def test_nouns_of_wordnet(tmp_path):
     )
     found = read_words(index)
     assert found.slots["noun"] == ("bank", "river")
-    assert "WordNet" in found.nouns_from
+    assert found.from_wordnet
     assert found.sha256 != read_words(tmp_path / "none").sha256
