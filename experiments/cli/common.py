@@ -240,6 +240,8 @@ def json_text(data: Mapping[str, Any]) -> str:
                       method, law, rule, sampling
         draft check   contract, warning: a sentence or null, rows: [{conventions, keys, right: shares of
                       steps by depth, tokens_per_step, steps}], the stated conventions first
+        train data    folder, recipe, texts, tokens, answer_tokens, greedy_texts, invented_prompts, batches,
+                      dropped, leaks, distinct_4_grams, openings: [{text, texts}]
         datastore     file, bytes, texts, tokens, vocab_size, tokenizer, sorted_by
         doctor        ok, facts, tests, speeds, said
     """

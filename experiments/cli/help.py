@@ -9,7 +9,7 @@ PANELS = ("Experiments", "Trees", "Checks")
 """Groups of commands, in the order of the help; each command names its group as `rich_help_panel`."""
 
 ORDER = (
-    *("init", "run", "sweep", "report", "diff", "generate", "models"),
+    *("init", "run", "sweep", "report", "diff", "generate", "models", "train"),
     *(
         "search",
         "estimate",
@@ -70,7 +70,13 @@ class CommandGroup(TyperGroup):
         self.format_commands(ctx, formatter)
         records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
         with formatter.section("Options"):
-            formatter.write_dl([record for record in records if record is not None])
+            # typer's text of --show-completion would take two lines of the one screen.
+            formatter.write_dl(
+                [
+                    (name, text.replace(", to copy it or customize the installation", ""))
+                    for name, text in filter(None, records)
+                ]
+            )
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}

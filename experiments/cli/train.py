@@ -41,8 +41,6 @@ app.add_typer(
     ),
 )
 
-_ONE, _LARGE = 1, 10**9
-
 
 @_train.callback()
 def _training() -> None:
@@ -209,9 +207,9 @@ def data_command(
         from treespec.experiments.errors import ConfigError
 
         require_inputs({"--target": target})
-        require_within("--tokens", tokens, _ONE, _LARGE)
-        require_within("--batch", batch, _ONE, 2**16)
-        require_within("--answer", answer, _ONE, 2**20)
+        require_within("--tokens", tokens, 1, 10**10)
+        require_within("--batch", batch, 1, 2**16)
+        require_within("--answer", answer, 1, 2**20)
         require_within("--seed", seed, 0, 2**62)
         _require_shares(temperature, {"--greedy": greedy, "--invented": invented})
         if continued and texts is None:
@@ -228,7 +226,7 @@ def data_command(
         calm_transformers()
         reporter = Reporter(progress(quiet))
         with reporter.task(f"loading {target}"):
-            pair = load_pair(target, "none", dtype=dtype, device=device)
+            pair = load_pair(target, "none", dtype=dtype, device=device, passes="eager")
         recipe = Recipe(
             target=target,
             tokens=tokens,

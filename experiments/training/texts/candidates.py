@@ -54,7 +54,7 @@ class WrittenBatches:
         """Begin the prompts, let the target end those that it invents, and answer all of them."""
         indices = range(number * self.size, (number + 1) * self.size)
         chances = [random.Random(seed_of(self.seed, "text", index)) for index in indices]
-        greedy = [rng.random() < self.greedy for rng in chances]
+        greedy = [rng.random() < self.greedy or not self.temperature for rng in chances]
         begun = [self.prompts.begin(i, rng) for i, rng in zip(indices, chances, strict=True)]
         seeds = [seed_of(self.seed, "prompt", index) for index in indices]
         inventing = [k for k, prompt in enumerate(begun) if prompt.words is not None]

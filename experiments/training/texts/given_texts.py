@@ -8,6 +8,7 @@ from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import PromptError
+from treespec.experiments.run.baselines import first_difference
 from treespec.experiments.training.texts.chat import Chat
 from treespec.files import DATA_BYTES, parse_json, read_text
 
@@ -116,7 +117,8 @@ def as_they_are(given: Sequence[Given], tokenizer: Any) -> list[tuple[tuple[int,
                 "there is no answer to learn from; let the target answer with --continue"
             )
         prompt, whole = chat.prompt(turns[:-1]), chat.told(turns)
-        found.append((tuple(whole), len(prompt) if whole[: len(prompt)] == prompt else 0))
+        # Some templates open an answer otherwise than they write it into a conversation.
+        found.append((tuple(whole), first_difference(prompt, whole)))
     return found
 
 

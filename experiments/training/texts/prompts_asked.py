@@ -75,7 +75,7 @@ class TemplatePrompts:
     @property
     def licences(self) -> Mapping[str, str]:
         """Licences of the templates and of the word lists."""
-        nouns = WORDNET_LICENCE if "WordNet" in self.words.nouns_from else "Apache-2.0 (treespec)"
+        nouns = WORDNET_LICENCE if self.words.from_wordnet else "Apache-2.0 (treespec)"
         return {
             "templates": "Apache-2.0 (treespec)",
             f"nouns: {self.words.nouns_from}": nouns,

@@ -76,6 +76,11 @@ class Words:
     slots: Mapping[str, tuple[str, ...] | range]
     nouns_from: str
 
+    @property
+    def from_wordnet(self) -> bool:
+        """Whether the nouns come from WordNet."""
+        return self.nouns_from.startswith("WordNet")
+
     @cached_property
     def sha256(self) -> str:
         """Digest of all templates and words."""
@@ -92,22 +97,17 @@ class Words:
 
         def word(slot: re.Match[str]) -> str:
             if slot[0] not in drawn:
+                others = {
+                    found for name, found in drawn.items() if _SLOT.sub(r"\1", name) == slot[1]
+                }
                 words = self.slots[slot[1]]
                 drawn[slot[0]] = str(rng.choice(words))
-                while len(words) > len(drawn) and _repeats(drawn, slot):
+                while drawn[slot[0]] in others and len(words) > len(others):
                     drawn[slot[0]] = str(rng.choice(words))
             return drawn[slot[0]]
 
         text = _SLOT.sub(word, rng.choice(self.templates))
         return re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text)
-
-
-def _repeats(drawn: Mapping[str, str], slot: re.Match[str]) -> bool:
-    """Whether the word of a slot is also that of another slot of its kind."""
-    others = [
-        word for name, word in drawn.items() if name != slot[0] and name[1:].startswith(slot[1])
-    ]
-    return drawn[slot[0]] in others
 
 
 def read_words(wordnet: Path = WORDNET) -> Words:

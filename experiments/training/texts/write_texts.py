@@ -32,7 +32,7 @@ from treespec.experiments.training.texts.sieve import (
 )
 from treespec.experiments.training.texts.text_data import TextData
 from treespec.experiments.training.texts.text_folder import TextFolder
-from treespec.experiments.training.texts.words import read_words
+from treespec.experiments.training.texts.words import WORDNET, read_words
 from treespec.experiments.training.texts.writing import writer_for
 from treespec.models.fingerprint import fingerprint
 from treespec.models.known_models import KNOWN
@@ -110,7 +110,7 @@ def write_texts(out: Path, recipe: Recipe, pair: "Pair", reporter: Reporter) -> 
     """
     held_out = held_out_prompts(pair.tokenizer)
     with TextFolder(out) as folder:
-        batches, about, manifest = _batches(recipe, pair)
+        batches, about, manifest = _batches(recipe, pair, reporter)
         folder.start(about, {**manifest, **environment()})
         before, start = folder.answer_tokens, time.monotonic()
         kept = TextData.open(out) if any(line.lengths for line in folder.lines) else ()
@@ -168,7 +168,9 @@ def _write(
         )
 
 
-def _batches(recipe: Recipe, pair: "Pair") -> tuple[Batches, dict[str, Any], dict[str, Any]]:
+def _batches(
+    recipe: Recipe, pair: "Pair", reporter: Reporter
+) -> tuple[Batches, dict[str, Any], dict[str, Any]]:
     """What makes the batches, the recipe as the manifest has it, and what else the manifest says."""
     about: dict[str, Any] = {
         "target": recipe.target,
@@ -190,7 +192,7 @@ def _batches(recipe: Recipe, pair: "Pair") -> tuple[Batches, dict[str, Any], dic
         licences = {f"texts: the folder {recipe.texts}": "its own"}
         what = "The texts were given; the target wrote none of them."
         return GivenBatches(texts, recipe.batch, recipe.seed), about, _manifest(what, licences)
-    prompts, (writer, write) = _prompts(recipe, pair), writer_for(pair)
+    prompts, (writer, write) = _prompts(recipe, pair, reporter), writer_for(pair)
     about |= prompts.about() | {
         "answer": recipe.answer,
         "temperature": recipe.temperature,
@@ -220,12 +222,17 @@ def _manifest(what: str, licences: Mapping[str, str]) -> dict[str, Any]:
     return {"what": what, "licences": dict(licences)}
 
 
-def _prompts(recipe: Recipe, pair: "Pair") -> Prompts:
+def _prompts(recipe: Recipe, pair: "Pair", reporter: Reporter) -> Prompts:
     """Where prompts come from: a folder, templates for a chat model, else beginnings of code."""
     if recipe.texts is not None:
         given, digest = read_given(recipe.texts)
         licences = {f"prompts: the folder {recipe.texts}": "its own"}
         return FolderPrompts(as_prompts(given, pair.tokenizer), digest, licences)
     if (chat := Chat.of(pair.tokenizer)) is not None:
-        return TemplatePrompts(chat, read_words(), recipe.invented, pair.end_tokens)
+        words = read_words()
+        if not words.from_wordnet:
+            reporter.note(
+                f"{WORDNET} is not here (Debian's wordnet-base): nouns come from a short list of our own"
+            )
+        return TemplatePrompts(chat, words, recipe.invented, pair.end_tokens)
     return CodePrompts(pair.tokenizer)
