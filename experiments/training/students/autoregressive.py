@@ -25,11 +25,11 @@ from treespec.draft.trained.eagle_files import save_eagle
 from treespec.draft.trained.head_model import HeadModel
 from treespec.experiments.run.transformers_hooks import plain_twin
 from treespec.experiments.training.losses import Loss
-from treespec.experiments.training.packing import Packed, additive
+from treespec.experiments.training.packing import additive
 from treespec.experiments.training.students.student import (
     Learned,
     Student,
-    mean_over,
+    mean_of,
     open_to_training,
 )
 from treespec.experiments.training.teacher import Taught
@@ -94,7 +94,7 @@ class HeadStudent(Student):
         self._states = HiddenStates(net, net.recycles)
 
     def drafter(self, tree: Growth | TreeShape) -> Drafter:
-        return self.source(self._head[0], tree, Law.DETERMINISTIC, Sampling(0))
+        return self.source(self._head[0], tree, Law.DETERMINISTIC, Sampling(0.0))
 
     def save(self, folder: Path) -> None:
         type(self).write(self._head[0], folder)
@@ -116,7 +116,7 @@ class HeadStudent(Student):
                     past_key_values=cache,
                 )[0]
                 states = self._states.taken_of_batch()[:, :, 0]
-            yield Step(hidden, states, _counted(packed, step))
+            yield Step(hidden, states, packed.counted(2 + step)[:, :-1])
 
     def logits(self, hidden: Float[Tensor, "*rows h"]) -> Float[Tensor, "*rows v"]:
         """Of the tokens that it is trained to predict."""
@@ -127,8 +127,7 @@ class HeadStudent(Student):
     def forward(self, taught: Taught, generator: torch.Generator) -> Learned:
         del generator
         losses = [
-            mean_over(self.loss_of(taught, step, j), step.counted)
-            for j, step in enumerate(self.rollout(taught))
+            mean_of(self.loss_of(taught, step, j)) for j, step in enumerate(self.rollout(taught))
         ]
         weights = [self.share**j for j in range(self.steps)]
         by_depth = torch.stack(losses)
@@ -136,9 +135,10 @@ class HeadStudent(Student):
             (by_depth * by_depth.new_tensor(weights)).sum() / sum(weights), by_depth.detach()
         )
 
-    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, "B N"]:
-        """The loss of step j at each pair."""
-        return self._loss(_ahead(taught.logs, 1 + j)[:, :-1], self.logits(step.hidden))
+    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, " R"]:
+        """The loss of step j at each pair that is counted."""
+        labels = taught.labels(2 + j, step.counted)
+        return self._loss(labels, self.logits(step.hidden[step.counted]))
 
 
 class Eagle3Student(HeadStudent):
@@ -160,22 +160,13 @@ class EagleStudent(HeadStudent):
 
     OF_DISTRIBUTIONS = 0.1
 
-    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, "B N"]:
-        right = _ahead(taught.features[:, :, 0], 1 + j)[:, :-1]
-        of_states = F.smooth_l1_loss(step.state.float(), right.float(), reduction="none").mean(-1)
+    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, " R"]:
+        right = _ahead(taught.features[:, :, 0], 1 + j)[:, :-1][step.counted].float()
+        state = step.state[step.counted].float()
+        of_states = F.smooth_l1_loss(state, right, reduction="none").mean(-1)
         return of_states + self.OF_DISTRIBUTIONS * super().loss_of(taught, step, j)
 
 
 def _ahead(values: Tensor, by: int) -> Tensor:
-    """Each row's values from a later place on; the last ones are repeated, and are never counted."""
+    """Each row's values from a later place on; the last ones are repeated, and never counted."""
     return torch.cat([values[:, by:], values[:, -1:].expand(-1, by, *values.shape[2:])], dim=1)
-
-
-def _counted(packed: Packed, step: int) -> Bool[Tensor, "B N"]:
-    """Whether step j at pair t predicts a token of the same text, t + 2 + j, that is trained on."""
-    by = 2 + step
-    counted = torch.zeros_like(packed.answer)
-    if by < counted.shape[1]:
-        same = packed.text[:, by:] == packed.text[:, :-by]
-        counted[:, :-by] = packed.answer[:, by:] & same
-    return counted[:, :-1]

@@ -15,7 +15,7 @@ from treespec.features import Features
 from treespec.protocols import Drafter, Growth
 from treespec.tree import TreeShape
 
-__all__ = ["Learned", "Student", "mean_over", "open_to_training"]
+__all__ = ["Learned", "Student", "mean_of", "mean_over", "open_to_training"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,11 @@ def open_to_training(module: nn.Module, target: nn.Module) -> None:
         if id(parameter) not in shared:
             parameter.data = parameter.data.float()
             parameter.requires_grad_(True)
+
+
+def mean_of(values: Float[Tensor, " R"]) -> Float[Tensor, ""]:
+    """The mean of the losses of the rows that are counted; 0 of none."""
+    return values.sum() / max(len(values), 1)
 
 
 def mean_over(values: Float[Tensor, "B T"], where: Tensor) -> Float[Tensor, ""]:
