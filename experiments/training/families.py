@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from treespec.experiments.training.fresh_heads import LayerSizes
+    from treespec.experiments.training.losses import Loss
     from treespec.experiments.training.students.student import Student
     from treespec.models.load import Pair
 
-__all__ = ["Eagle3Draft", "EagleDraft", "TrainedDraft", "Trainee"]
+__all__ = ["TrainedDraft", "Trainee"]
 
 Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 Boundary = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
-LossName = Literal["forward_kl"]
+Depth = Annotated[int, Field(strict=True, ge=1, le=32)]
+LossName = Literal[
+    "cross_entropy", "forward_kl", "reverse_kl", "total_variation", "lk_alpha", "lk_lambda"
+]
 
 
 class TrainedDraft(Strict):
@@ -31,7 +35,15 @@ class TrainedDraft(Strict):
     name: FileName | None = None
     """Name of its folder and in tables; null for its family."""
     loss: LossName = "forward_kl"
-    """What is made small: the divergence of the draft's distribution from the target's."""
+    """What is made small: how far the draft's distribution is from the target's (`training/losses.py`).
+    `cross_entropy` learns the texts' tokens."""
+
+    @property
+    def loss_function(self) -> "Loss":
+        """What is made small."""
+        from treespec.experiments.training.losses import LOSSES
+
+        return LOSSES[self.loss]
 
     @property
     def label(self) -> str:
@@ -58,25 +70,25 @@ class _Layers(TrainedDraft):
     """Heads of queries; null for as many as the target has."""
     kv_heads: Size | None = None
     """Heads of keys and values; null for as many as the target has."""
+    head_dim: Size | None = None
+    """Numbers of a head; null for as many as the target's."""
 
     @property
     def sizes(self) -> "LayerSizes":
         """Sizes of its layers."""
         from treespec.experiments.training.fresh_heads import LayerSizes
 
-        return LayerSizes(self.inner, self.layers, self.heads, self.kv_heads)
+        return LayerSizes(self.inner, self.layers, self.heads, self.kv_heads, self.head_dim)
 
 
 class _Autoregressive(_Layers):
-    steps: Annotated[int, Field(strict=True, ge=1, le=16)] = 4
+    steps: Depth = 4
     """Steps at each position, the first on the target's state, the others on the head's own."""
     share: Share = 1.0
     """Weight of a step's loss, as a multiple of that of the step before it."""
 
     def _options(self) -> dict[str, Any]:
-        from treespec.experiments.training.losses import LOSSES
-
-        return {"steps": self.steps, "share": self.share, "loss": LOSSES[self.loss]}
+        return {"steps": self.steps, "share": self.share, "loss": self.loss_function}
 
 
 class EagleDraft(_Autoregressive):
@@ -110,5 +122,78 @@ class Eagle3Draft(_Autoregressive):
         return Eagle3Student(head, pair.target, **self._options())
 
 
-Trainee = Annotated[EagleDraft | Eagle3Draft, Field(discriminator="family")]
+class MedusaHeadsDraft(TrainedDraft):
+    """Medusa: several heads on the target's final state, which share its matrix."""
+
+    family: Literal["medusa"]
+    count: Depth = 4
+    """Number of heads: the depth of its trees."""
+    blocks: Size = 1
+    """Residual blocks of a head."""
+    share: Share = 0.8
+    """Weight of a head's loss, as a multiple of that of the head before it."""
+
+    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
+        from treespec.experiments.training.fresh_heads import fresh_medusa
+        from treespec.experiments.training.students.medusa_heads import MedusaStudent
+
+        del seed  # they begin at the target's own rows
+        heads = fresh_medusa(pair.target, self.count, blocks=self.blocks)
+        return MedusaStudent(
+            heads, pair.target, loss=self.loss_function, kept=kept, share=self.share
+        )
+
+
+class BlockHeadDraft(_Layers):
+    """A block drafter: causal within a block (JetSpec), or two-way (DFlash)."""
+
+    family: Literal["block"]
+    causal: bool
+    """Whether a token of a block sees only those before it."""
+    block_size: Annotated[int, Field(strict=True, ge=2, le=64)] = 8
+    """Tokens of a block, the anchor among them: one more than the depth of its trees."""
+    mask_token: Boundary = 0
+    """Id of the token that stands at the positions to predict: one that texts hardly contain."""
+    anchors: Size = 32
+    """Blocks of each row of a batch, at random places."""
+    share: Share = 0.8
+    """Weight of a position's loss, as a multiple of that of the position before it."""
+
+    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
+        from treespec.experiments.training.fresh_heads import fresh_block
+        from treespec.experiments.training.students.blocks import BlockStudent
+
+        head = fresh_block(
+            pair.target, self.sizes, seed, block_size=self.block_size,
+            mask_token=self.mask_token, causal=self.causal, kept=kept,
+        )  # fmt: skip
+        return BlockStudent(
+            head, pair.target, anchors=self.anchors, loss=self.loss_function, share=self.share
+        )
+
+
+class DraftModelDraft(_Layers):
+    """A draft model, with the target's embedding and head if it has the target's width."""
+
+    family: Literal["model"]
+    width: Size | None = None
+    """Numbers of a hidden state, with an embedding of its own; null for the target's."""
+    on_policy: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the batches in which the draft writes the texts itself."""
+
+    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
+        from treespec.experiments.training.students.draft_models import (
+            DraftModelStudent,
+            fresh_draft_model,
+        )
+
+        del kept  # it drafts every token
+        draft = fresh_draft_model(pair.target, self.sizes, seed, width=self.width)
+        return DraftModelStudent(draft, pair, loss=self.loss_function, on_policy=self.on_policy)
+
+
+Trainee = Annotated[
+    EagleDraft | Eagle3Draft | MedusaHeadsDraft | BlockHeadDraft | DraftModelDraft,
+    Field(discriminator="family"),
+]
 """A draft of any family."""

@@ -77,6 +77,14 @@ class Packed:
         begins[:, 1:] = (self.text[:, 1:] != self.text[:, :-1]) * places[:, 1:]
         return places - begins.cummax(1).values
 
+    def counted(self, ahead: int) -> Bool[Tensor, "B T"]:
+        """Whether the token so many places after each one is of its text and trained to be predicted."""
+        counted = torch.zeros_like(self.answer)
+        if ahead < counted.shape[1]:
+            same = self.text[:, ahead:] == self.text[:, :-ahead]
+            counted[:, :-ahead] = self.answer[:, ahead:] & same
+        return counted
+
     def mask(self) -> Float[Tensor, "B 1 T T"]:
         """The additive mask by which each token sees those before it in its text."""
         return additive((self.text[:, :, None] == self.text[:, None]).tril())[:, None]

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from treespec.experiments.training.loop import Progress, train
-from treespec.experiments.training.losses import forward_kl
+from treespec.experiments.training.losses import Labels, forward_kl
 from treespec.experiments.training.sizes import PairSchedule
 from treespec.experiments.training.tokenizer import Batches
 
@@ -73,9 +73,9 @@ def distillation_loss(target: LlamaForCausalLM) -> Loss:
     """
 
     def loss(draft: LlamaForCausalLM, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        del targets  # the target's distribution replaces the corpus's next token
         with torch.no_grad():
             target_logs = target(inputs, use_cache=False).logits.float().log_softmax(-1)
-        return forward_kl(target_logs, draft(inputs, use_cache=False).logits).mean()
+        logits = draft(inputs, use_cache=False).logits
+        return forward_kl(Labels(target_logs, targets), logits).mean()
 
     return loss

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from treespec.draft.trained.target_parts import TargetParts
 from treespec.errors import UnsupportedModel
 from treespec.experiments.run.transformers_hooks import plain_twin
+from treespec.experiments.training.losses import Labels
 from treespec.experiments.training.packing import Packed
 from treespec.features import Features
 from treespec.models.hidden_states import HiddenStates
@@ -27,11 +29,28 @@ class Taught:
         features: what the draft reads of the target, in the order of its `reads`.
         logs: the target's log-probabilities of the kept tokens *after* each token, at temperature 1.
             Those that are not kept are missing, so the probabilities of a row may sum to less than 1.
+        tokens: the token *after* each token, by its place among the kept ones; -1 if it is not kept, and
+            after the last token.
     """
 
     packed: Packed
     features: Float[Tensor, "B T F H"]
     logs: Float[Tensor, "B T v"]
+    tokens: Int[Tensor, "B T"]
+
+    def labels(self, ahead: int, where: Bool[Tensor, "B N"]) -> Labels:
+        """What chosen rows are trained to predict: the token so many places after theirs.
+
+        Args:
+            ahead: places, at least 1.
+            where: the rows, by their place in the batch; each with such a token (`Packed.counted`).
+        """
+        rows, places = where.nonzero(as_tuple=True)
+        return self.labels_after(rows, places + ahead - 1)
+
+    def labels_after(self, rows: Int[Tensor, " R"], places: Int[Tensor, " R"]) -> Labels:
+        """What a row of a draft is trained to predict after the token at each of these places."""
+        return Labels(self.logs[rows, places], self.tokens[rows, places])
 
 
 class Teacher:
@@ -57,6 +76,7 @@ class Teacher:
             )
         model: Any = plain_twin(target)
         self._body, self._kept = model.get_submodule(model.base_model_prefix), kept
+        self._place = _places(self.parts.vocab_size, kept).to(self.parts.device)
         self._states = HiddenStates(model, Features(reads.boundaries, "post"))
         self._features = len(reads.states)
 
@@ -74,4 +94,14 @@ class Teacher:
         logits = self.parts.head(states[:, :, -1])[..., : self.parts.logits].float()
         whole = logits.logsumexp(-1, keepdim=True)
         kept = logits if self._kept is None else logits[..., self._kept]
-        return Taught(packed, states[:, :, : self._features], kept - whole)
+        tokens = F.pad(self._place[packed.ids[:, 1:]], (0, 1), value=-1)
+        return Taught(packed, states[:, :, : self._features], kept - whole, tokens)
+
+
+def _places(vocab_size: int, kept: Int[Tensor, " v"] | None) -> Int[Tensor, " V"]:
+    """The place of each token among the kept ones, -1 for the others."""
+    if kept is None:
+        return torch.arange(vocab_size)
+    places = torch.full((vocab_size,), -1)
+    places[kept.cpu()] = torch.arange(len(kept))
+    return places

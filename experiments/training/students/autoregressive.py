@@ -30,10 +30,9 @@ from treespec.experiments.training.students.student import (
     Learned,
     Student,
     ahead,
-    counted,
     learned,
     logits_of,
-    mean_over,
+    mean_of,
     open_to_training,
 )
 from treespec.experiments.training.teacher import Taught
@@ -120,7 +119,7 @@ class HeadStudent(Student):
                     past_key_values=cache,
                 )[0]
                 states = self._states.taken_of_batch()[:, :, 0]
-            yield Step(hidden, states, counted(packed, 2 + step)[:, :-1])
+            yield Step(hidden, states, packed.counted(2 + step)[:, :-1])
 
     def logits(self, hidden: Float[Tensor, "*rows h"]) -> Float[Tensor, "*rows v"]:
         """Of the tokens that it is trained to predict."""
@@ -130,14 +129,14 @@ class HeadStudent(Student):
     def forward(self, taught: Taught, generator: torch.Generator) -> Learned:
         del generator
         losses = [
-            mean_over(self.loss_of(taught, step, j), step.counted)
-            for j, step in enumerate(self.rollout(taught))
+            mean_of(self.loss_of(taught, step, j)) for j, step in enumerate(self.rollout(taught))
         ]
         return learned(losses, self.share)
 
-    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, "B N"]:
-        """The loss of step j at each pair."""
-        return self._loss(ahead(taught.logs, 1 + j)[:, :-1], self.logits(step.hidden))
+    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, " R"]:
+        """The loss of step j at each pair that is counted."""
+        labels = taught.labels(2 + j, step.counted)
+        return self._loss(labels, self.logits(step.hidden[step.counted]))
 
 
 class Eagle3Student(HeadStudent):
@@ -159,7 +158,8 @@ class EagleStudent(HeadStudent):
 
     OF_DISTRIBUTIONS = 0.1
 
-    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, "B N"]:
-        right = ahead(taught.features[:, :, 0], 1 + j)[:, :-1]
-        of_states = F.smooth_l1_loss(step.state.float(), right.float(), reduction="none").mean(-1)
+    def loss_of(self, taught: Taught, step: Step, j: int) -> Float[Tensor, " R"]:
+        right = ahead(taught.features[:, :, 0], 1 + j)[:, :-1][step.counted].float()
+        state = step.state[step.counted].float()
+        of_states = F.smooth_l1_loss(state, right, reduction="none").mean(-1)
         return of_states + self.OF_DISTRIBUTIONS * super().loss_of(taught, step, j)

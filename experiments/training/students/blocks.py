@@ -18,10 +18,9 @@ from treespec.experiments.training.packing import Packed
 from treespec.experiments.training.students.student import (
     Learned,
     Student,
-    counted,
     learned,
     logits_of,
-    mean_over,
+    mean_of,
     open_to_training,
 )
 from treespec.experiments.training.teacher import Taught
@@ -79,7 +78,7 @@ class BlockStudent(Student):
         A draft is trained on the token after each, but in rows with fewer such tokens than N.
         """
         chances = torch.rand(packed.ids.shape, generator=generator).to(packed.ids.device)
-        chances = chances.masked_fill(~counted(packed, 1), -1.0)
+        chances = chances.masked_fill(~packed.counted(1), -1.0)
         return chances.topk(min(self.anchors, chances.shape[1])).indices
 
     def hidden(self, taught: Taught, anchors: Int[Tensor, "B N"]) -> Float[Tensor, "B N D h"]:
@@ -98,14 +97,10 @@ class BlockStudent(Student):
     def forward(self, taught: Taught, generator: torch.Generator) -> Learned:
         packed = taught.packed
         anchors = self.drawn(packed, generator)
-        hidden, follows = self.hidden(taught, anchors), counted(packed, 1).gather(1, anchors)
-        rows, last = (
-            torch.arange(len(anchors), device=anchors.device)[:, None],
-            packed.ids.shape[1] - 1,
-        )
+        hidden, follows = self.hidden(taught, anchors), packed.counted(1).gather(1, anchors)
         losses = []
         for i in range(self.net.depth):
-            right = taught.logs[rows, (anchors + i).clamp(max=last)]
-            where = counted(packed, 1 + i).gather(1, anchors) & follows
-            losses.append(mean_over(self._loss(right, self.logits(hidden[:, :, i])), where))
+            where = packed.counted(1 + i).gather(1, anchors) & follows
+            labels = taught.labels_after(where.nonzero()[:, 0], anchors[where] + i)
+            losses.append(mean_of(self._loss(labels, self.logits(hidden[:, :, i][where]))))
         return learned(losses, self.share)

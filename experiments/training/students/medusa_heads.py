@@ -12,11 +12,9 @@ from treespec.experiments.training.losses import Loss
 from treespec.experiments.training.students.student import (
     Learned,
     Student,
-    ahead,
-    counted,
     learned,
     logits_of,
-    mean_over,
+    mean_of,
     open_to_training,
 )
 from treespec.experiments.training.teacher import Taught
@@ -66,13 +64,12 @@ class MedusaStudent(Student):
         del generator
         states, losses = taught.features[:, :, 0], []
         for head in range(self.net.depth):
+            where = taught.packed.counted(2 + head)
             logits = logits_of(
                 self.net.matrix(head),
-                self.net.hidden(states, head),
+                self.net.hidden(states[where], head),
                 self.kept,
                 self.net.vocab_size,
             )
-            after = 1 + head
-            rows = self._loss(ahead(taught.logs, after), logits)
-            losses.append(mean_over(rows, counted(taught.packed, after + 1)))
+            losses.append(mean_of(self._loss(taught.labels(2 + head, where), logits)))
         return learned(losses, self.share)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from treespec.draft import ModelDrafter
@@ -22,10 +22,9 @@ __all__ = [
     "Learned",
     "Student",
     "ahead",
-    "counted",
     "learned",
     "logits_of",
-    "mean_over",
+    "mean_of",
     "open_to_training",
 ]
 
@@ -96,9 +95,9 @@ def open_to_training(module: nn.Module, target: nn.Module) -> None:
             parameter.data = parameter.data.float()
 
 
-def mean_over(values: Float[Tensor, "B T"], where: Tensor) -> Float[Tensor, ""]:
-    """The mean of some values; 0 of none."""
-    return (values * where).sum() / where.sum().clamp(min=1)
+def mean_of(values: Float[Tensor, " R"]) -> Float[Tensor, ""]:
+    """The mean of the losses of the rows that are counted; 0 of none."""
+    return values.sum() / max(len(values), 1)
 
 
 def learned(losses: Sequence[Float[Tensor, ""]], share: float) -> Learned:
@@ -121,12 +120,3 @@ def ahead(values: Tensor, by: int) -> Tensor:
     """Each row's values from a later place on; the last ones are repeated, and are never counted."""
     by = min(by, values.shape[1])
     return torch.cat([values[:, by:], values[:, -1:].expand(-1, by, *values.shape[2:])], dim=1)
-
-
-def counted(packed: Packed, by: int) -> Bool[Tensor, "B T"]:
-    """Whether the token so far behind each is one of the same text that a draft is trained on."""
-    found = torch.zeros_like(packed.answer)
-    if by < found.shape[1]:
-        same = packed.text[:, by:] == packed.text[:, :-by]
-        found[:, :-by] = packed.answer[:, by:] & same
-    return found
