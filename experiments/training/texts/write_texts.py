@@ -11,7 +11,6 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import environment
 from treespec.experiments.run.models import weights_data
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.training.texts.candidates import Batches, GivenBatches, WrittenBatches
 from treespec.experiments.training.texts.chat import Chat
 from treespec.experiments.training.texts.counts import card_of, counts_of
 from treespec.experiments.training.texts.given_texts import as_prompts, as_they_are, read_given
@@ -30,6 +29,7 @@ from treespec.experiments.training.texts.sieve import (
     Sieve,
     dropped_in_words,
 )
+from treespec.experiments.training.texts.text_batches import Batches, GivenBatches, WrittenBatches
 from treespec.experiments.training.texts.text_data import TextData
 from treespec.experiments.training.texts.text_folder import TextFolder
 from treespec.experiments.training.texts.words import WORDNET, read_words

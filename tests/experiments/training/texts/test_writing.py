@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from treespec.experiments.errors import PromptError
-from treespec.experiments.training.texts.candidates import GivenBatches, WrittenBatches
 from treespec.experiments.training.texts.chat import Chat
 from treespec.experiments.training.texts.given_texts import (
     PIECE,
@@ -16,6 +15,7 @@ from treespec.experiments.training.texts.given_texts import (
     read_given,
 )
 from treespec.experiments.training.texts.prompts_asked import TemplatePrompts
+from treespec.experiments.training.texts.text_batches import GivenBatches, WrittenBatches
 from treespec.experiments.training.texts.words import Words
 from treespec.experiments.training.texts.writing import Order, write_by_engine, write_by_generate
 from treespec.models.load import load_pair, outline_pair
