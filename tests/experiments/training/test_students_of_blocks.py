@@ -13,7 +13,7 @@ from treespec.draft.trained.block_files import load_block
 from treespec.draft.trained.medusa import load_medusa
 from treespec.errors import InvalidArgument
 from treespec.experiments.training.fresh_heads import LayerSizes, fresh_block, fresh_medusa
-from treespec.experiments.training.losses import LOSSES
+from treespec.experiments.training.losses import LOSSES, Labels
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.students.blocks import BlockStudent
 from treespec.experiments.training.students.medusa_heads import MedusaStudent
@@ -105,7 +105,8 @@ def losses_as_drafted(student: Any, batch: Batch, at_anchor: bool) -> Tensor:
             for i in range(1, depth + 1):
                 if root + i < len(tokens) and answer[root + i]:
                     logits = rows[i - 1] if student.kept is None else rows[i - 1][student.kept]
-                    losses[i - 1].append(FORWARD_KL(right[root + i - 1], logits))
+                    labels = Labels(right[root + i - 1], torch.tensor(0))
+                    losses[i - 1].append(FORWARD_KL(labels, logits))
     assert all(map(len, losses))
     return torch.stack([torch.stack(of_depth).mean() for of_depth in losses])
 
