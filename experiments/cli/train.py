@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from treespec.experiments.cli.common import (
     AsJson,
@@ -15,10 +16,10 @@ from treespec.experiments.cli.common import (
     output,
     progress,
 )
-from treespec.experiments.cli.help import CommandGroup, app, examples
+from treespec.experiments.cli.help import app, examples
 
 
-class _OrConfig(CommandGroup):
+class _OrConfig(TyperGroup):
     """A group whose first argument may be a config, which is then trained."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
