@@ -49,7 +49,8 @@ def continued(
     uniforms = torch.rand(ids.shape, generator=generator, dtype=torch.float64).to(ids.device)
     model: Any = draft
     cache, done = DynamicCache(), 0
-    # Weights that autocast converts without a gradient would stay converted for the pass that needs one.
+    # In full precision, as it drafts. Older versions of PyTorch would also keep the weights that autocast
+    # converts here, without a gradient, for the pass that needs one.
     with torch.autocast(ids.device.type, enabled=False):
         for column in drawn.any(0).nonzero().flatten().tolist():
             logits = model(

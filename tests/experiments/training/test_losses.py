@@ -107,6 +107,11 @@ def test_extreme_logits_give_finite_losses_and_gradients(name: str) -> None:
         assert gradient[1, 0] < -0.3
 
 
+def test_a_token_that_cannot_be_drafted_costs_nothing() -> None:
+    values = LOSSES["cross_entropy"](random_labels(0.6), torch.zeros(5, 7, dtype=torch.float64))
+    assert values.tolist() == pytest.approx([0.0] + [math.log(7)] * 4)
+
+
 def test_losses_of_no_rows_are_no_numbers() -> None:
     for loss in LOSSES.values():
         none = Labels(torch.empty(0, 4), torch.empty(0, dtype=torch.long))
