@@ -69,7 +69,7 @@ bench: setup ## measure every claim about speed, as ratios
 	$(BIN)/python -m treespec.experiments.research.studies.dynamic_trees
 
 studies: $(VENV)/.real ## run every shipped config, into runs/ and sweeps/ (about four hours on two cores)
-	$(BIN)/python -m treespec.experiments.training.drafts
+	$(BIN)/treespec train draft_quality
 	@status=0; $(BIN)/treespec models get smollm2 || status=1; \
 	for study in smoke speed tree_vs_chain equal_budget verifiers temperature budget_scaling categories \
 	    draft_sources merged dynamic_trees search_then_run shared_budget real_sources; do \

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from treespec.experiments.config.base import FileName
+from treespec.experiments.config.base import FileName, Tokens
 from treespec.reading_models import Strict
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = ["TrainedDraft", "Trainee"]
 Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 Boundary = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(gt=0, le=1)]
 Depth = Annotated[int, Field(strict=True, ge=1, le=32)]
 LossName = Literal[
     "cross_entropy", "forward_kl", "reverse_kl", "total_variation", "lk_alpha", "lk_lambda"
@@ -34,6 +35,10 @@ class TrainedDraft(Strict):
     family: str
     name: FileName | None = None
     """Name of its folder and in tables; null for its family."""
+    tokens: Tokens | None = None
+    """Tokens that it is trained on; null for those of the config."""
+    learning_rate: Rate | None = None
+    """Its learning rate; null for that of the config."""
     loss: LossName = "forward_kl"
     """What is made small: how far the draft's distribution is from the target's (`training/losses.py`).
     `cross_entropy` learns the texts' tokens."""

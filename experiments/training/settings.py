@@ -16,7 +16,7 @@ from treespec.experiments.config.file import override
 from treespec.experiments.config.files import is_file
 from treespec.experiments.config.schema import Prompts
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.training.families import Share, Size, Trainee
+from treespec.experiments.training.families import Rate, Share, Size, Trainee
 from treespec.files import CONFIG_BYTES, brief, parse_yaml, read_text
 from treespec.reading_models import Strict, nearest, problems
 from treespec.search.growth.keys import Name
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["TrainingConfig", "load_training", "shipped_trainings"]
 
 FOLDER = Path(__file__).parents[1] / "configs" / "train"
-
-Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class LibraryTexts(Strict):
@@ -136,6 +134,11 @@ class TrainingConfig(Strict):
         repeated = [n for n, count in Counter(d.label for d in self.drafts).items() if count > 1]
         if repeated:
             raise ValueError(f"two drafts are called {repeated[0]!r}: give each a `name`")
+        rated = [draft.label for draft in self.drafts if draft.learning_rate is not None]
+        if rated and self.tuning is not None:
+            raise ValueError(
+                f"draft {rated[0]!r} has a learning_rate of its own, but `tuning` chooses one"
+            )
         if self.batch_tokens < self.length:
             raise ValueError(
                 f"batch_tokens = {self.batch_tokens} is less than length = {self.length}, a row of a batch"

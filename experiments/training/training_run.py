@@ -48,6 +48,8 @@ __all__ = ["TrainingRun", "claim"]
 
 NORMS_LEARN_AT = 0.5
 """Learning rate of norms and biases, as a multiple of that of matrices."""
+WARMUP_STEPS, WARMUP_SHARE = 40, 0.1
+"""Steps until the learning rate is reached, and their largest share of all steps."""
 CHOSEN_BY = "tokens_per_step_best_first_16"
 """What decides between learning rates."""
 RISE = 0.02
@@ -161,7 +163,9 @@ class TrainingRun:
         rate = self._learning_rate(draft)
         student = draft.student(self.pair, self.kept, self.config.seed)
         told = _Told(self, student, draft.label)
-        progress = self._train(student, rate, self.config.tokens, folder / "checkpoint.pt", told)
+        progress = self._train(
+            student, rate, draft.tokens or self.config.tokens, folder / "checkpoint.pt", told
+        )
         if not progress.curve or progress.curve[-1]["tokens"] < progress.tokens:
             told.measure(progress)
         trained = Trained(
@@ -178,10 +182,10 @@ class TrainingRun:
         """The rate that does best on a part of the budget; all drafts try the same ones."""
         tuning = self.config.tuning
         if tuning is None:
-            return self.config.learning_rate
+            return draft.learning_rate or self.config.learning_rate
         path = self.out / draft.label / "tuning.json"
         found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
-        tokens = int(self.config.tokens * tuning.share)
+        tokens = int((draft.tokens or self.config.tokens) * tuning.share)
         for rate in tuning.rates:
             if str(rate) in found:
                 continue
@@ -213,7 +217,9 @@ class TrainingRun:
             return learned.loss, packed.ids.numel() * others.count
 
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        schedule = Schedule(muon_lr=rate, adamw_lr=rate * NORMS_LEARN_AT)
+        steps = tokens // (self.config.batch_tokens * others.count)
+        warmup = max(1, min(WARMUP_STEPS, int(steps * WARMUP_SHARE)))
+        schedule = Schedule(muon_lr=rate, adamw_lr=rate * NORMS_LEARN_AT, warmup_steps=warmup)
         with self.reporter.units(
             tokens, doing=told.name, finished=told.name, counted="tokens"
         ) as begin:
@@ -228,9 +234,13 @@ def claim(config: TrainingConfig, out: Path) -> None:
     """Take a folder for a training, or go on in it.
 
     Raises:
-        TrainingError: if it holds a training of another config.
+        TrainingError: if it holds a training of another config, or anything else.
     """
     text, path = as_yaml(config), out / "config.yaml"
+    if not path.exists() and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise TrainingError(
+            f"{out} exists and is no folder of a training: choose another one with --out"
+        )
     if path.exists() and path.read_text(encoding="utf-8") != text:
         raise TrainingError(
             f"{out} holds a training of another config (see its config.yaml): choose another folder with "

@@ -6,7 +6,7 @@
 `record` runs each config with two prompts and keeps its folder: what `search` measured, and which trees it
 chose, depends on clocks. `print` runs each again from what was measured then, and hashes the columns of
 prompts, steps and trees that no clock decides. Assisted generation has one length and one threshold.
-`draft_quality` needs the drafts of `python -m treespec.experiments.training.drafts` in `drafts/`. Use the
+`draft_quality` needs the drafts of `treespec train draft_quality`. Use the
 interpreter that treespec is installed for.
 """
 

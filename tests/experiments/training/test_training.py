@@ -6,7 +6,6 @@ import sys
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
-from treespec.experiments.training import drafts, loop
+from treespec.experiments.training import loop
 from treespec.experiments.training.__main__ import EMBEDDED_FOLDER, app
 from treespec.experiments.training.corpus import is_held_out, read_corpus, shorten
 from treespec.experiments.training.evaluate import measure_pair
@@ -335,35 +334,3 @@ def test_shipped_pair_is_trained_and_agrees() -> None:
     assert found.target_nats < 3.2
     assert found.acceptance > 0.5
     assert found.ranks[0] > 0.5
-
-
-def test_a_draft_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: Any) -> None:
-    def torn(model: Any, tokenizer: Any, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
-        raise OSError("No space left on device")
-
-    def whole(model: Any, tokenizer: Any, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
-        (folder / "model.safetensors").touch()
-
-    folder = tmp_path / "wide-100k"
-    monkeypatch.setattr(drafts, "save_model", torn)
-    with pytest.raises(OSError, match="No space"):
-        drafts.save_whole(None, None, folder)
-    assert not folder.exists()
-    monkeypatch.setattr(drafts, "save_model", whole)
-    drafts.save_whole(None, None, folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
-    assert list(tmp_path.iterdir()) == [folder]
-
-
-def test_a_folder_of_others_is_not_taken_for_a_draft(tmp_path: Path) -> None:
-    folder = tmp_path / f"{next(iter(drafts.SIZES))}-{next(iter(drafts.TOKENS))}"
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("years")
-    done = CliRunner().invoke(drafts.app, ["--out", str(tmp_path)])
-    assert done.exit_code == 2
-    assert "exists and is not a draft" in " ".join(done.output.replace("│", " ").split())
-    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
