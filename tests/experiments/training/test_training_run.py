@@ -1,9 +1,13 @@
 """`treespec train` on the embedded target: what is written, resumption, and what is refused."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,6 +74,10 @@ def test_a_killed_training_ends_with_the_same_weights(
     assert saved["drafts"][0]["draft"] == "eagle3"
     assert "versions" in saved
 
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years")
+    with pytest.raises(TrainingError, match="no folder of a training"):
+        run(tmp_path / "other").run()
     with pytest.raises(TrainingError, match="another config"):
         run(tmp_path / "whole", "seed=1")
 
@@ -133,3 +141,43 @@ def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
     (tmp_path / "eagle3" / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(TrainingError, match=r"eagle3: .*checkpoint"):
         train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1), QUIET)
+
+
+KILLABLE = """
+from treespec.experiments.cli.__main__ import main
+from treespec.experiments.training import loop
+loop.CHECKPOINT_SECONDS = 0.5
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_twenty_times_ends_with_the_same_bits(tmp_path: Path) -> None:
+    """About a minute of training, and as long again for every kill that comes early."""
+    eagle3 = "{family: eagle3, inner: 256, boundaries: [2, 3, 4]}"
+    drafts = f"drafts=[{eagle3}, {{family: block, inner: 64, causal: true}}]"
+    settings = ("tokens=32768", "metric.every=16384", "metric.positions=24", "held_out.count=2")
+
+    def command(out: Path) -> list[str]:
+        train = ["train", "embedded", *settings, "texts.files=40", drafts, "--out", str(out), "-q"]
+        return [sys.executable, "-P", "-c", KILLABLE, *train]
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command(tmp_path / "whole"), env=environment, check=True)
+    random, kills = np.random.default_rng(0), 0
+    while kills < 20:
+        process = subprocess.Popen(command(tmp_path / "killed"), env=environment)
+        try:
+            process.wait(float(random.uniform(9, 16)))
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+    subprocess.run(command(tmp_path / "killed"), env=environment, check=True)
+    print(f"{kills} kills")
+    for name in ("eagle3", "block"):
+        one, other = (tmp_path / run / name / "head" for run in ("whole", "killed"))
+        assert (one / "model.safetensors").read_bytes() == (
+            other / "model.safetensors"
+        ).read_bytes()
