@@ -47,7 +47,8 @@ class MedusaHeads(nn.Module):
     """The heads, each residual blocks and a matrix.
 
     Args:
-        heads: maps a state to logits; the first is that of the position after the root.
+        heads: each maps a state to logits, the last of its layers being the matrix; the first head is that
+            of the position after the root.
         vocab_size: V, the target's vocabulary.
         contract: the conventions, for records; by default those of heads of their own matrices.
     """
@@ -55,7 +56,7 @@ class MedusaHeads(nn.Module):
     max_length = sys.maxsize
 
     def __init__(
-        self, heads: Sequence[nn.Module], vocab_size: int, contract: Contract | None = None
+        self, heads: Sequence[nn.Sequential], vocab_size: int, contract: Contract | None = None
     ) -> None:
         super().__init__()
         self.heads = nn.ModuleList(heads)
@@ -173,7 +174,7 @@ def save_medusa(heads: MedusaHeads, folder: Path) -> None:
 
 def _head(
     checkpoint: "Checkpoint", parts: "TargetParts", head: int, blocks: int, alike: bool
-) -> nn.Module:
+) -> nn.Sequential:
     """One head; without a matrix of its own it shares the target's, if all heads do."""
     width, tensors = parts.width, {}
     for block in range(blocks):
