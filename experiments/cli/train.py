@@ -135,15 +135,15 @@ def _train_as_jobs(
     from treespec.experiments.sweep.executors import Executor, LocalWorkers
     from treespec.experiments.sweep.slurm import Slurm, parse_settings
     from treespec.experiments.sweep.sweep import require_workers
-    from treespec.experiments.training.training_jobs import train_as_jobs
+    from treespec.experiments.training.training_jobs import MODULE, run_job, train_as_jobs
 
     require_workers(executor, workers)
     parameters = parse_settings(slurm)
 
     def make(logs: Path) -> Executor:
         if executor == "local":
-            return LocalWorkers(workers or 1)
-        return Slurm(logs / "slurm", parameters, workers=workers)
+            return LocalWorkers(workers or 1, module=MODULE)
+        return Slurm(logs / "slurm", parameters, workers=workers, run=run_job)
 
     train_as_jobs(config, folder, make, Reporter(progress(quiet)))
 

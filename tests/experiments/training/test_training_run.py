@@ -19,7 +19,7 @@ from treespec.experiments.training.loop import Diverged
 from treespec.experiments.training.settings import load_training
 from treespec.experiments.training.students.autoregressive import HeadStudent
 from treespec.experiments.training.trained import Trained, finding
-from treespec.experiments.training.training_jobs import train_as_jobs
+from treespec.experiments.training.training_jobs import MODULE, train_as_jobs
 from treespec.experiments.training.training_run import TrainingRun
 
 SMALL = (
@@ -130,7 +130,7 @@ def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="inner"):
         load_training("embedded", [*SMALL, two])
     config = load_training("embedded", [*SMALL, "tokens=256", "metric.every=256"])
-    train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1), QUIET)
+    train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1, module=MODULE), QUIET)
     trained = Trained.read(tmp_path / "eagle3")
     assert trained is not None
     assert trained.last["tokens"] == 256
@@ -140,7 +140,7 @@ def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
     (tmp_path / "eagle3" / "result.json").unlink()
     (tmp_path / "eagle3" / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(TrainingError, match=r"eagle3: .*checkpoint"):
-        train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1), QUIET)
+        train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1, module=MODULE), QUIET)
 
 
 KILLABLE = """
