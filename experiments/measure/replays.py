@@ -12,7 +12,8 @@ from treespec.experiments.config.files import is_file
 from treespec.experiments.config.shapes import AnyShape, OptimalShape, tree_of
 from treespec.experiments.config.spellings import examples, is_spelled, spelled
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.report.next_right import NextRight, lines, next_right_table, notes
+from treespec.experiments.report.next_right import lines, next_right_table, notes
+from treespec.experiments.report.right_shares import NextRight
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.files import brief, parse_yaml
 from treespec.plugins import Budget

@@ -17,7 +17,7 @@ from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.config.trained import heads_in
 from treespec.experiments.records.machine_load import allowed_cores
-from treespec.experiments.records.rows import SCHEMA_VERSION
+from treespec.experiments.records.schema_version import SCHEMA_VERSION
 from treespec.files import open_file
 from treespec.plugins import parts
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.schema_version import SCHEMA_VERSION
 from treespec.files import (
     DATA_BYTES,
     append_whole,
@@ -20,9 +21,6 @@ from treespec.files import (
     write_whole,
 )
 from treespec.reading_models import plain_words
-
-SCHEMA_VERSION = 4
-"""Version of rows and manifests; SCHEMA.md says what each version changed."""
 
 READABLE_VERSIONS = (2, 3, 4)
 

@@ -36,7 +36,7 @@ from treespec.experiments.report.explanation import (
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
 from treespec.experiments.report.meters import meter_finding
-from treespec.experiments.report.next_right import NextRight, next_right_finding, next_rights
+from treespec.experiments.report.next_right import next_right_finding, next_rights
 from treespec.experiments.report.prediction import (
     Choice,
     Prediction,
@@ -47,6 +47,7 @@ from treespec.experiments.report.prediction import (
 )
 from treespec.experiments.report.ranking import ranking_finding
 from treespec.experiments.report.results import conditions
+from treespec.experiments.report.right_shares import NextRight
 from treespec.experiments.report.summary import (
     COMPACT_COLUMNS,
     MethodSummary,

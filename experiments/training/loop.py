@@ -18,7 +18,7 @@ from treespec.errors import in_words
 from treespec.experiments.errors import TrainingError
 from treespec.files import write_whole
 
-__all__ = ["Diverged", "Optimizers", "Progress", "Schedule", "train"]
+__all__ = ["Diverged", "Optimizers", "OutOfTime", "Progress", "Schedule", "train"]
 
 CHECKPOINT_SECONDS = 60.0
 FADING = 0.98
@@ -27,6 +27,10 @@ FADING = 0.98
 
 class Diverged(TrainingError):
     """A loss is no number; the last checkpoint is from before."""
+
+
+class OutOfTime(TrainingError):
+    """A training was told to stop before its end; the checkpoint is from then."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,7 @@ def train(
     *,
     after: Callable[[Progress], None] = lambda progress: None,
     stores: bool = True,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Progress:
     """Train parameters in place on a budget of tokens, resuming from `checkpoint` if it exists.
 
@@ -142,9 +147,11 @@ def train(
         checkpoint: file of the last checkpoint; if killed while writing, the previous one remains.
         after: is called after each step, and may append to the progress's curve.
         stores: whether this process writes checkpoints.
+        stopping: is asked after each step whether to stop before the end.
 
     Raises:
         Diverged: if a loss is no number.
+        OutOfTime: if it was to stop.
     """
     optimizers = Optimizers(parameters, schedule, total_tokens)
     progress = _loaded(checkpoint, parameters, optimizers)
@@ -167,9 +174,14 @@ def train(
         progress.loss = fading * (progress.loss if fading else 0.0) + (1 - fading) * value
         progress.seconds = time.perf_counter() - started
         after(progress)
-        if stores and time.perf_counter() - saved > CHECKPOINT_SECONDS:
+        stops = progress.tokens < total_tokens and stopping()
+        if stores and (stops or time.perf_counter() - saved > CHECKPOINT_SECONDS):
             _save(checkpoint, parameters, optimizers, progress)
             saved = time.perf_counter()
+        if stops:
+            raise OutOfTime(
+                f"stopped after {progress.tokens:,} of {total_tokens:,} tokens; the same command goes on"
+            )
     if stores:
         _save(checkpoint, parameters, optimizers, progress)
     return progress
@@ -193,7 +205,7 @@ def _loaded(path: Path, parameters: Mapping[str, nn.Parameter], optimizers: Opti
     if not path.exists():
         return Progress()
     try:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)  # of whatever device
     except Exception as error:  # of several classes
         raise TrainingError(
             f"{path} is no checkpoint ({in_words(error, 'torch')}): remove it, and the training begins anew"

@@ -29,7 +29,7 @@ from treespec.draft import ModelDrafter
 from treespec.draft.trained.head_drafter import HeadDrafter
 from treespec.draft.trained.marginal_drafter import MarginalDrafter
 from treespec.experiments.measure.forest_recording import KnownText, drafts_of, trace_of_drafts
-from treespec.experiments.report.next_right import BELOW, SIBLING, SPINE, NextRight
+from treespec.experiments.report.right_shares import BELOW, SIBLING, SPINE, NextRight
 from treespec.experiments.report.table import Column, Table, interval, interval_columns
 from treespec.experiments.training.held_out_answers import DEPTH, TargetSays
 from treespec.features import reads_of

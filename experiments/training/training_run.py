@@ -13,9 +13,12 @@ The same command goes on where it was killed, and ends with the same weights (wi
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -44,7 +47,7 @@ from treespec.files import write_whole
 from treespec.models.load import Pair
 from treespec.stopping import stop_at_tokens
 
-__all__ = ["TrainingRun", "claim"]
+__all__ = ["Pace", "TrainingRun", "claim"]
 
 NORMS_LEARN_AT = 0.5
 """Learning rate of norms and biases, as a multiple of that of matrices."""
@@ -54,6 +57,21 @@ CHOSEN_BY = "tokens_per_step_best_first_16"
 """What decides between learning rates."""
 RISE = 0.02
 """Tokens per step that a draft must have gained between two measurements, or a warning is given."""
+UNTIMED_STEPS, TIMED_STEPS = 3, 8
+"""Steps that show how fast a draft trains, and those before them, in which a device warms up."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a draft trains.
+
+    Args:
+        token_seconds: seconds for each token of its training.
+        measure_seconds: seconds to make the draft and to measure it once.
+    """
+
+    token_seconds: float
+    measure_seconds: float
 
 
 class TrainingRun:
@@ -64,6 +82,7 @@ class TrainingRun:
         out: the folder.
         reporter: shows progress.
         others: processes that share the batches.
+        stopping: is asked after each step whether to stop before the end.
 
     Raises:
         TrainingError: if the folder holds a training of another config.
@@ -76,8 +95,10 @@ class TrainingRun:
         out: Path,
         reporter: Reporter,
         others: Processes = ALONE,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.config, self.out, self.reporter, self.others = config, out, reporter, others
+        self.stopping = stopping
         claim(config, out)
 
     def run(self, only: str | None = None) -> list[Trained]:
@@ -89,6 +110,7 @@ class TrainingRun:
         Raises:
             ConfigError: if the config has no such draft.
             Diverged: if a loss is no number.
+            OutOfTime: if it was to stop; what is trained stays.
         """
         drafts = [draft for draft in self.config.drafts if only in (None, draft.label)]
         if not drafts:
@@ -102,6 +124,31 @@ class TrainingRun:
             write_whole(self.out / "results.json", json.dumps(rows, indent=1) + "\n")
             save_curves({one.draft: one.curve for one in everything}, self.out / "curves.png")
         return trained
+
+    def pace(self, draft: TrainedDraft) -> Pace:
+        """How fast a draft trains and is measured here: a few steps, which are thrown away."""
+        start, steps = time.perf_counter(), self.config.batch_tokens * self.others.count
+        student = draft.student(self.pair, self.kept, self.config.seed)
+        told = _Told(self, student, f"timing {draft.label}", measures=False)
+        with TemporaryDirectory(dir=self.out) as folder:
+            rate, checkpoint = self.config.learning_rate, Path(folder) / "checkpoint.pt"
+            warm = self._train(student, rate, UNTIMED_STEPS * steps, checkpoint, told)
+            timed = UNTIMED_STEPS + TIMED_STEPS
+            done = self._train(student, rate, timed * steps, checkpoint, told)
+        measure(self.says, student.drafter)
+        return Pace(
+            (done.seconds - warm.seconds) / (done.tokens - warm.tokens),
+            time.perf_counter() - start - done.seconds,
+        )
+
+    def borrow(self, other: "TrainingRun") -> None:
+        """Take target, texts and held-out answers of a run that differs in its budget alone."""
+        self.pair, self.texts, self.kept, self.says = (
+            other.pair,
+            other.texts,
+            other.kept,
+            other.says,
+        )
 
     @cached_property
     def pair(self) -> Pair:
@@ -226,7 +273,7 @@ class TrainingRun:
             told.begin = begin
             return train(
                 student.trained(), learn, schedule, tokens, checkpoint,
-                after=told, stores=self.others.first,
+                after=told, stores=self.others.first, stopping=self.stopping,
             )  # fmt: skip
 
 

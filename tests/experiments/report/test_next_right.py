@@ -7,16 +7,13 @@ from known_rates import TRUTH, held, report_of
 from run_folders.folders import write_run
 
 from treespec.experiments.report.next_right import (
-    BELOW,
     NO_ROW_HEAD,
-    SIBLING,
-    SPINE,
-    NextRight,
     compact_tables,
     lines,
     next_right_table,
     notes,
 )
+from treespec.experiments.report.right_shares import BELOW, SIBLING, SPINE, NextRight
 from treespec.experiments.report.run import load_run, report_data
 from treespec.search.traces.next_right import AcceptedNodes
 

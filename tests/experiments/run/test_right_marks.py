@@ -11,7 +11,7 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.measure.searched_run import run
 from treespec.experiments.records.outcome import StepOutcome
 from treespec.experiments.report import details
-from treespec.experiments.report.next_right import SIBLING
+from treespec.experiments.report.right_shares import SIBLING
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import unit as unit_module
 from treespec.experiments.run.right_marks import fresh_right, next_right

