@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import typer
+from rich.console import Console
 
 from treespec.errors import TreespecError
 from treespec.experiments.errors import TrainingError
@@ -34,7 +35,11 @@ POLL_S = 0.5
 
 
 def train_as_jobs(
-    config: TrainingConfig, out: Path, make: Callable[[Path], Executor], reporter: Reporter
+    config: TrainingConfig,
+    out: Path,
+    make: Callable[[Path], Executor],
+    reporter: Reporter,
+    only: str | None = None,
 ) -> None:
     """Train every draft that is not finished, each as a job; returns when all have ended.
 
@@ -43,6 +48,7 @@ def train_as_jobs(
         out: the folder of the training; every job must see it.
         make: makes the executor, given a folder for logs.
         reporter: shows which jobs run.
+        only: name of the one draft to train; None for all.
 
     Raises:
         TrainingError: if a job fails, naming its log, after the others have ended; or if the folder holds a
@@ -52,6 +58,8 @@ def train_as_jobs(
     jobs = out / "jobs"
     tasks, failed = deque[Task](), list[str]()
     for draft in config.drafts:
+        if only not in (None, draft.label):
+            continue
         folder = jobs / draft.label
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(
@@ -92,7 +100,7 @@ def run_job(
     threads = allotted_threads()
     if threads is not None:
         torch.set_num_threads(threads)
-    TrainingRun(load_training(out / "config.yaml"), out, Reporter(None)).run(asked["draft"])
+    TrainingRun(load_training(out / "config.yaml"), out, Reporter(Console())).run(asked["draft"])
     return str(out / asked["draft"])
 
 
