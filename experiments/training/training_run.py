@@ -178,8 +178,7 @@ class TrainingRun:
         path = self.out / "held_out.json"
         if not path.exists():
             config = self.config.held_out
-            raw = read_prompts(config)
-            raw = raw[config.skip :][: config.count]
+            raw = read_prompts(config)[: config.count]
             prompts = [prompt.ids for prompt in encode(raw, config, self.pair.tokenizer)]
             with self.reporter.task("the target answers the held-out prompts"):
                 answered(
