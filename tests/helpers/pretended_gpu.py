@@ -46,9 +46,7 @@ class PretendedGpu(TorchFunctionMode):
         super().__exit__(*raised)
         del torch.Tensor._make_subclass
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", str(func))
         owner = getattr(getattr(func, "__self__", None), "__name__", None)  # of a property
