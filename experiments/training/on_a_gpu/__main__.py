@@ -17,6 +17,7 @@ are finished). Here again, for each folder that came back:
 """
 
 import time
+from filecmp import cmp
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
@@ -82,6 +83,12 @@ def run(
     ),
     device: Annotated[str, typer.Option(help="Where everything is computed.")] = "cuda",
     writing_minutes: Annotated[float, typer.Option(help="Minutes for the texts.")] = 3.0,
+    training_minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Minutes of training in all calls together; by default what is left of this."
+        ),
+    ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens of the texts at most.")] = 8_000_000,
     batch: Annotated[int, typer.Option(help="Texts written side by side.")] = 4096,
     answer: Annotated[int, typer.Option(help="Tokens of an answer at most.")] = 256,
@@ -101,7 +108,8 @@ def run(
     training = Deadline(STARTED + 60 * minutes - RESERVE)
     writing = Deadline(min(time.monotonic() + 60 * writing_minutes, training.at))
     try:
-        trained = lent.run(writing, training)
+        planned = None if training_minutes is None else 60 * training_minutes
+        trained = lent.run(writing, training, planned)
         print_finding(finding(trained, work / TRAINING), console)
     except OutOfTime as stop:
         reporter.note(str(stop))
@@ -135,8 +143,9 @@ def take_in(pieces: Path, work: Path, reporter: Reporter) -> None:
     kept.mkdir(parents=True, exist_ok=True)
     for name, paths in names_in(pieces).items():
         for path in paths:
-            if not (kept / path.name).exists():
-                copyfile(path, kept / path.name)
+            here = kept / path.name
+            if not here.exists() or not cmp(path, here, shallow=False):
+                copyfile(path, here)
                 new.add(name)
     for name in unpacked(kept, work, new):
         reporter.note(f"{name}: pieces are missing")

@@ -48,12 +48,15 @@ class LentRun:
     reporter: Reporter
     limits: Limits = LIMITS
 
-    def run(self, writing: Deadline, training: Deadline) -> list[Trained]:
+    def run(
+        self, writing: Deadline, training: Deadline, planned: float | None = None
+    ) -> list[Trained]:
         """Write texts, train every draft and measure it; goes on with what is in the run's folder.
 
         Args:
             writing: until when texts are written.
             training: until when drafts are trained.
+            planned: seconds that training may take in all calls together; None for those of this one.
 
         Raises:
             OutOfTime: if the time is up before all drafts are trained; what is packed is complete.
@@ -68,7 +71,7 @@ class LentRun:
             )
             if Plan.read(self.work) is None:
                 self._write_texts(writing)
-            run = self._planned(training)
+            run = self._planned(training, planned)
             packer.matrices = matrices_of(run.pair.target)
             return run.run()
 
@@ -83,7 +86,7 @@ class LentRun:
             f"{tokens:,} tokens in {texts:,} texts; {written.tokens:,} of them in {seconds:.0f} s now"
         )
 
-    def _planned(self, deadline: Deadline) -> TrainingRun:
+    def _planned(self, deadline: Deadline, seconds: float | None) -> TrainingRun:
         """The training with its budget, which is found out first unless that was done before."""
         plan, lender = Plan.read(self.work), None
         if plan is None:
@@ -95,7 +98,7 @@ class LentRun:
                     f"{name}: {1 / pace.token_seconds:,.0f} tokens/s; measuring takes "
                     f"{pace.measure_seconds:.1f} s"
                 )
-            plan = tokens_within(deadline.left, some, paces)
+            plan = tokens_within(seconds or deadline.left, some, paces)
             plan.save(self.work)
         self.reporter.note(f"every draft is trained on {plan.tokens:,} tokens")
         config = self._config(f"tokens={plan.tokens}", f"metric.every={plan.every}")

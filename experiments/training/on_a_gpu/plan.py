@@ -13,7 +13,7 @@ from treespec.reading_models import Strict, read_model
 __all__ = ["Plan", "tokens_within"]
 
 FILE = "plan.json"
-MEASURED = 4
+MEASURED = 2
 """Times that each draft is measured."""
 SHARE = 0.9
 """Share of the time that is planned for; the rest is for what a few steps do not show."""
