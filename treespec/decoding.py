@@ -221,7 +221,7 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
         )
     if prompt > context:
         raise ContextOverflow(
-            f"the prompt has {prompt} tokens, but the models' context is {context}"
+            f"the prompt has {prompt} tokens, but the models' context is {context}: shorten it"
         )
     needed = prompt + budget + tree_depth
     if needed > context:

@@ -31,10 +31,10 @@ ACCEPTED, ADDED = "green", "yellow"
     "generate",
     rich_help_panel="Experiments",
     epilog=examples(
-        "treespec generate 'def main('",
-        "treespec generate 'def main(' --shape kary:2x3 --temperature 0.8",
+        "treespec generate 'def fibonacci(n):'",
+        "treespec generate 'def fibonacci(n):' --shape kary:2x3 --temperature 0.8",
         "treespec generate --file prompt.txt --shape plain --json",
-        "treespec generate 'def main(' --source '{source: lookup, ngram: 2}'",
+        "treespec generate 'def fibonacci(n):' --source '{source: lookup, ngram: 2}'",
         "treespec generate 'Hi' --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B",
     ),
 )

@@ -23,7 +23,7 @@ class _OrConfig(TyperGroup):
     """A group whose first argument may be a config, which is then trained."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
+        if args and args[0] not in self.commands:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 
@@ -102,6 +102,7 @@ def train_command(
     take as `draft: {source: eagle3, model: FOLDER}`, the curves as a figure, and results.json.
     """
     with friendly(debug, "interrupted; the same command goes on where it stopped"):
+        from treespec.experiments.errors import ConfigError
         from treespec.experiments.report.terminal import print_finding
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.progress import Reporter
@@ -114,7 +115,9 @@ def train_command(
         made = load_training(config, overrides or ())
         folder = out or Path("trained", made.name)
         if executor != "process":
-            _train_as_jobs(made, folder, executor, workers, slurm or [], quiet=quiet)
+            _train_as_jobs(made, folder, executor, workers, slurm or [], only, quiet=quiet)
+        elif workers is not None or slurm:
+            raise ConfigError("--workers and --slurm need --executor local or slurm")
         with processes(made.device) as others:
             reporter = Reporter(progress(quiet) if others.first else None)
             trained = TrainingRun(made, folder, reporter, others).run(only)
@@ -128,24 +131,31 @@ def train_command(
 
 
 def _train_as_jobs(
-    config: Any, folder: Path, executor: str, workers: int | None, slurm: list[str], *, quiet: bool
+    config: Any,
+    folder: Path,
+    executor: str,
+    workers: int | None,
+    slurm: list[str],
+    only: str | None,
+    *,
+    quiet: bool,
 ) -> None:
     """Train each draft in a process of its own; what is left to do here is the table."""
     from treespec.experiments.run.progress import Reporter
     from treespec.experiments.sweep.executors import Executor, LocalWorkers
     from treespec.experiments.sweep.slurm import Slurm, parse_settings
     from treespec.experiments.sweep.sweep import require_workers
-    from treespec.experiments.training.training_jobs import train_as_jobs
+    from treespec.experiments.training.training_jobs import MODULE, run_job, train_as_jobs
 
     require_workers(executor, workers)
     parameters = parse_settings(slurm)
 
     def make(logs: Path) -> Executor:
         if executor == "local":
-            return LocalWorkers(workers or 1)
-        return Slurm(logs / "slurm", parameters, workers=workers)
+            return LocalWorkers(workers or 1, module=MODULE)
+        return Slurm(logs / "slurm", parameters, workers=workers, run=run_job)
 
-    train_as_jobs(config, folder, make, Reporter(progress(quiet)))
+    train_as_jobs(config, folder, make, Reporter(progress(quiet)), only)
 
 
 @_train.command(

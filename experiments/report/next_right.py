@@ -32,7 +32,7 @@ NO_ROW_HEAD = "no row"
 
 NOTE = (
     "The share of accepted nodes after which the target's best token is the first of the drafter's row, "
-    "± half of its 95 % interval over prompts; below it, the number of nodes with a row. On the spine: "
+    "with its 95 % interval over prompts; below it, the number of nodes with a row. On the spine: "
     "nodes down to which every accepted token was the first of its row (the root is one); after a sibling: "
     "all others. No row: the share of accepted nodes after which the drafter ranks nothing, such as the "
     "leaves of a model's tree. Fewer right tokens after siblings may only mean that the text is harder."
@@ -120,9 +120,11 @@ def lines(method: str, found: NextRight, group: str = "tree") -> list[Line]:
 def _rate(share: Interval, tries: int) -> Cell:
     if not tries:
         return Cell(NONE)
-    spread = share.scaled(100).spread(0) if tries >= LEAST_TRIES else ""
+    # Both bounds: where few texts have right tokens, they are not alike far from the estimate.
+    wide = tries >= LEAST_TRIES and share.has_width
+    bounds = share.scaled(100).bounds(0) if wide else ""
     shade = round(DARKEST_PERCENT * share.estimate)
-    return Cell(f"{100 * share.estimate:.0f} %", spread, f"{tries}", shade, share)
+    return Cell(f"{100 * share.estimate:.0f} %", bounds, f"{tries}", shade, share)
 
 
 def _points(difference: Interval, tries: int) -> Cell:
@@ -132,11 +134,18 @@ def _points(difference: Interval, tries: int) -> Cell:
     return Cell(f"{100 * difference.estimate:+.0f}", spread, value=difference)
 
 
+_NOTHING = Cell(NONE)
+
+
 def next_right_table(
     subject: str, rows: Sequence[Line], first: str = "method", **more: Any
 ) -> Table:
-    """A table of these rows, with the columns that have a cell."""
-    shown = [name for name in (*BANDS, NO_ROW_HEAD) if any(name in row.cells for row in rows)]
+    """A table of these rows, with the columns that have a number."""
+    shown = [
+        name
+        for name in (*BANDS, NO_ROW_HEAD)
+        if any(row.cells.get(name, _NOTHING) != _NOTHING for row in rows)
+    ]
     columns = [
         Column[Line](first, lambda row: row.method, left=True),
         Column[Line]("next token", lambda row: row.about, left=True),

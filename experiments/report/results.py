@@ -124,7 +124,8 @@ def conditions(run: RunRecords) -> str:
     elif ways:
         passes = f", {next(iter(ways.values()))} passes"
     attention = f", {target['attention']} attention" if target.get("attention") else ""
-    place = hardware["gpu"] or f"{hardware['cpu']}, {hardware['threads']} threads"
+    threads = hardware["threads"]
+    place = hardware["gpu"] or f"{hardware['cpu']}, {threads} thread{'s' * (threads != 1)}"
     prompts, count = config.get("prompts") or {}, run.prompts["prompt"].n_unique()
     kind = prompts.get("path") or prompts.get("kind")
     categories = sorted(set(run.prompts["category"].drop_nulls()))

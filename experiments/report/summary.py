@@ -255,7 +255,7 @@ METHOD = Column[MethodSummary]("method", label, left=True)
 SPEEDUP = Column[MethodSummary](
     "speedup", lambda row: interval(row.speedup), "speedup, 95 % interval"
 )
-EQUAL = Column[MethodSummary]("equal", _equal, "equal to plain", moves=4)
+EQUAL = Column[MethodSummary]("equal", _equal, "equal to ref", moves=4)
 
 OFF_TARGET = Column[MethodSummary](
     "off\ntarget",

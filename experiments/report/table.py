@@ -125,6 +125,12 @@ class Table(Generic[Item]):
     def opens(self, index: int) -> bool:
         return index > 0 and self.group(self.items[index]) != self.group(self.items[index - 1])
 
+    def repeats(self, index: int) -> bool:
+        """Whether a row has the name of the row above it in its group: pages write it once."""
+        if not index or self.opens(index) or not self.group(self.items[index]):
+            return False
+        return self.rows[index][0] == self.rows[index - 1][0]
+
 
 @dataclass(frozen=True)
 class Finding:

@@ -104,7 +104,7 @@ def table_latex(table: Table) -> str:
         if table.opens(i):
             lines.append(r"\addlinespace")
         best = table.tone(item) == "best"
-        texts = map(_cell, cells)
+        texts = ["" if table.repeats(i) else _cell(cells[0]), *map(_cell, cells[1:])]
         lines.append(_row([rf"\textbf{{{text}}}" if best and text else text for text in texts]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 

@@ -55,7 +55,7 @@ def resolution_sentence(data: Measurements) -> str | None:
     )
     return (
         f"This run could tell apart {least:.1f} %: two identical copies of {data.twin[1]}, in turns with "
-        f"the others, differed by {ratio.estimate:.3f}, 95 % interval "
+        f"the others, differed by a factor of {ratio.estimate:.3f}, 95 % interval "
         f"{ratio.bounds(3, between=' to ')}{chance}."
     )
 

@@ -308,8 +308,7 @@ def _split_of(config: HfDatasetPrompts) -> tuple[Any, str | None]:
         import datasets
     except ImportError:
         raise PromptError(
-            "prompts.kind = 'hf_dataset' needs the package datasets: "
-            "pip install 'treespec-decoding[datasets]', or pip install datasets"
+            "prompts.kind = 'hf_dataset' needs the package datasets: pip install datasets"
         ) from None
     local = Path(config.path).is_dir()
     if local and config.revision is not None:

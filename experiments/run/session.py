@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treespec.decoding import require_room
-from treespec.errors import TreespecError
+from treespec.errors import ContextOverflow, TreespecError
 from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import all_of, source_of
@@ -283,7 +283,8 @@ def require_fits(
                     min(lengths),
                 )
             except TreespecError as error:
-                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None
+                way = "; prompts.tokens cuts prompts" * isinstance(error, ContextOverflow)
+                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}{way}") from None
         laws = {choice.law for choice in method.choices.values()}
         widest = max(map(len, method.shape.children)) if method.shape else 0
         if laws - {Law.IID} and widest > pair.draft.vocab_size:

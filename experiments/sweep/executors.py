@@ -94,15 +94,21 @@ class LocalWorkers(Executor):
 
     Args:
         threads: of torch in each process; `threads_for(workers)` by default.
+        module: what each process runs, with the options of `sweep.job`.
     """
 
     name = "local"
 
     def __init__(
-        self, workers: int, *, threads: int | None = None, allow_versions: bool = False
+        self,
+        workers: int,
+        *,
+        threads: int | None = None,
+        allow_versions: bool = False,
+        module: str = "treespec.experiments.sweep.job",
     ) -> None:
         self.workers, self.threads = workers, threads or threads_for(workers)
-        self._allow_versions = allow_versions
+        self._allow_versions, self._module = allow_versions, module
         self._running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
 
     def room(self) -> int:
@@ -127,7 +133,7 @@ class LocalWorkers(Executor):
     def command(self, task: Task) -> list[str]:
         """The command line of a worker. -P keeps Python from importing a local folder `experiments`."""
         return [
-            *(sys.executable, "-P", "-m", "treespec.experiments.sweep.job"),
+            *(sys.executable, "-P", "-m", self._module),
             os.fspath(task.folder),
             *("--attempt", str(task.attempt), "--threads", str(self.threads)),
             *("--workers", str(self.workers), "--with-parent"),

@@ -1,4 +1,4 @@
-"""Run one job of a sweep or a training from the files in its folder; all executors use this function.
+"""Run one job of a sweep from the files in its folder; every executor uses the same function.
 
 python -m treespec.experiments.sweep.job sweeps/NAME/jobs/JOB --attempt 1
 """
@@ -21,9 +21,6 @@ from treespec.experiments.sweep.attempts import Attempt, write_attempt
 if TYPE_CHECKING:
     from treespec.experiments.config.schema import ModelsConfig
     from treespec.models.load import Pair
-
-TRAINING = "training.json"
-"""The file that makes a folder the job of a training: see `training.training_jobs`."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -61,12 +58,7 @@ def run_job(
             "threads": torch.get_num_threads(),
             "slurm_job": os.environ.get("SLURM_JOB_ID"),
         }
-        if (folder / TRAINING).exists():
-            from treespec.experiments.training.training_jobs import train_one
-
-            error = train_one(folder)
-        else:
-            error = _run(folder, record, allow_versions, load)
+        error = _run(folder, record, allow_versions, load)
     except (Exception, SystemExit) as problem:
         cause, error = problem, in_words(problem, "the job")
     record["ended"] = now()
@@ -149,7 +141,7 @@ def main(
 ) -> None:
     """Run one job as a local worker; with --with-parent, end when the parent process has ended."""
     if with_parent:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        end_with_parent()
     from treespec.experiments.run.models import calm_transformers
 
     calm_transformers()
@@ -168,8 +160,12 @@ def main(
         sys.exit(1)
 
 
-def _end_with_parent() -> None:
-    """End at once when the other end of standard input closes; rows are written whole, so none is lost."""
+def end_with_parent() -> None:
+    """End this process when the other end of standard input closes; files are written whole."""
+    threading.Thread(target=_wait_for_end, daemon=True).start()
+
+
+def _wait_for_end() -> None:
     while os.read(0, 1024):  # not sys.stdin, whose lock would be held when the interpreter exits
         pass
     os._exit(1)

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ class Slurm(Executor):
         logs: folder for the files of submitit; every node must see it.
         parameters: of sbatch: `partition`, `time` (minutes), `cpus_per_task`, `mem`, `account`, ...
         workers: maximum number of jobs in parallel; None to leave it to SLURM.
+        run: what each job runs, with the arguments of `sweep.job.run_job`.
     """
 
     name, queues = "slurm", True
@@ -70,6 +71,7 @@ class Slurm(Executor):
         workers: int | None = None,
         allow_versions: bool = False,
         cancel: bool = False,
+        run: Callable[..., str] = run_job,
     ) -> None:
         missing = [tool for tool in TOOLS if shutil.which(tool) is None]
         if missing:
@@ -80,7 +82,7 @@ class Slurm(Executor):
         import submitit
 
         self.workers = workers or 0
-        self._allow_versions, self._cancel = allow_versions, cancel
+        self._allow_versions, self._cancel, self._run_job = allow_versions, cancel, run
         self._running: dict[str, tuple[Task, str]] = {}
         self._missing: dict[str, float] = {}
         self._states: dict[str, str] = {}
@@ -125,7 +127,7 @@ class Slurm(Executor):
             with redirect_stderr(io.StringIO()), self._submitter.batch():
                 jobs = [
                     self._submitter.submit(
-                        run_job,
+                        self._run_job,
                         os.fspath(task.folder.resolve()),
                         task.attempt,
                         about,

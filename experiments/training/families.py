@@ -3,9 +3,10 @@
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from treespec.experiments.config.base import FileName, Tokens
+from treespec.experiments.errors import ConfigError
 from treespec.reading_models import Strict
 
 if TYPE_CHECKING:
@@ -106,8 +107,9 @@ class EagleDraft(_Autoregressive):
         from treespec.experiments.training.fresh_heads import fresh_eagle
         from treespec.experiments.training.students.autoregressive import EagleStudent
 
+        del kept  # it drafts every token
         head = fresh_eagle(pair.target, self.sizes, seed)
-        return EagleStudent(head, pair.target, kept=kept, **self._options())
+        return EagleStudent(head, pair.target, **self._options())
 
 
 class Eagle3Draft(_Autoregressive):
@@ -117,12 +119,27 @@ class Eagle3Draft(_Autoregressive):
     boundaries: Annotated[tuple[Boundary, ...], Field(min_length=1)] | None = None
     """What it reads of the target: inputs of these layers. Null for 2, L // 2 and L - 3."""
 
+    @model_validator(mode="after")
+    def _writable(self) -> "Eagle3Draft":
+        if self.boundaries and self.boundaries[0] == 1:
+            raise ValueError(
+                "boundaries begin with 1, but a first id of 1 means the output of layer 1 to readers of "
+                "EAGLE-3's layout: put another boundary first"
+            )
+        return self
+
     def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
         from treespec.draft.trained.eagle3_files import default_boundaries
         from treespec.experiments.training.fresh_heads import fresh_eagle3
         from treespec.experiments.training.students.autoregressive import Eagle3Student
 
-        read = self.boundaries or default_boundaries(pair.target.layer_count)
+        layers = pair.target.layer_count
+        read = self.boundaries or default_boundaries(layers)
+        if max(read) > layers or len(set(read)) < len(read):
+            raise ConfigError(
+                f"draft {self.label!r}: boundaries = {list(read)}, but the target's are 0..{layers}, "
+                "each at most once: name others"
+            )
         head = fresh_eagle3(pair.target, self.sizes, seed, boundaries=read, kept=kept)
         return Eagle3Student(head, pair.target, **self._options())
 
@@ -131,7 +148,7 @@ class MedusaHeadsDraft(TrainedDraft):
     """Medusa: several heads on the target's final state, which share its matrix."""
 
     family: Literal["medusa"]
-    count: Depth = 4
+    count: Annotated[int, Field(strict=True, ge=4, le=32)] = 4
     """Number of heads: the depth of its trees."""
     blocks: Size = 1
     """Residual blocks of a head."""
@@ -142,11 +159,9 @@ class MedusaHeadsDraft(TrainedDraft):
         from treespec.experiments.training.fresh_heads import fresh_medusa
         from treespec.experiments.training.students.medusa_heads import MedusaStudent
 
-        del seed  # they begin at the target's own rows
+        del seed, kept  # they begin at the target's own rows, and draft every token
         heads = fresh_medusa(pair.target, self.count, blocks=self.blocks)
-        return MedusaStudent(
-            heads, pair.target, loss=self.loss_function, kept=kept, share=self.share
-        )
+        return MedusaStudent(heads, pair.target, loss=self.loss_function, share=self.share)
 
 
 class BlockHeadDraft(_Layers):
@@ -155,7 +170,7 @@ class BlockHeadDraft(_Layers):
     family: Literal["block"]
     causal: bool
     """Whether a token of a block sees only those before it."""
-    block_size: Annotated[int, Field(strict=True, ge=2, le=64)] = 8
+    block_size: Annotated[int, Field(strict=True, ge=5, le=64)] = 8
     """Tokens of a block, the anchor among them: one more than the depth of its trees."""
     mask_token: Boundary = 0
     """Id of the token that stands at the positions to predict: one that texts hardly contain."""
@@ -168,6 +183,10 @@ class BlockHeadDraft(_Layers):
         from treespec.experiments.training.fresh_heads import fresh_block
         from treespec.experiments.training.students.blocks import BlockStudent
 
+        if self.mask_token >= (ids := pair.target.vocab_size):
+            raise ConfigError(
+                f"draft {self.label!r}: mask_token = {self.mask_token}, but the target has {ids:,} tokens"
+            )
         head = fresh_block(
             pair.target, self.sizes, seed, block_size=self.block_size,
             mask_token=self.mask_token, causal=self.causal, kept=kept,

@@ -23,6 +23,7 @@ from treespec.draft.trained.medusa import MedusaHeads, load_medusa
 from treespec.draft.trained.target_parts import TargetParts
 from treespec.draft.trained.vocabulary import OF_TARGET, tables_of
 from treespec.draft.trained.writing import layer_settings, write_head
+from treespec.errors import InvalidArgument
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
@@ -56,12 +57,18 @@ class LayerSizes:
 
         of = parts.config
         heads = self.heads or of.num_attention_heads
+        kv_heads = self.kv_heads or of.num_key_value_heads
+        if heads % kv_heads:
+            raise InvalidArgument(
+                f"{heads} heads of queries are no multiple of {kv_heads} of keys and values: set "
+                "both `heads` and `kv_heads`"
+            )
         return LlamaConfig(
             hidden_size=parts.width,
             intermediate_size=self.inner,
             num_hidden_layers=self.layers,
             num_attention_heads=heads,
-            num_key_value_heads=self.kv_heads or of.num_key_value_heads,
+            num_key_value_heads=kv_heads,
             head_dim=self.head_dim or getattr(of, "head_dim", None) or parts.width // heads,
             max_position_embeddings=of.max_position_embeddings,
             rope_parameters=of.rope_parameters,

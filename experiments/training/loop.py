@@ -4,6 +4,7 @@ transformers' Trainer counts epochs and steps; here a budget of tokens, the meas
 a resumption that ends with the same bits are the point, so the loop is our own.
 """
 
+import io
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ FADING = 0.98
 
 
 class Diverged(TrainingError):
-    """A loss is no number; the last checkpoint is from before."""
+    """A loss or a gradient is no number; the last checkpoint is from before."""
 
 
 class OutOfTime(TrainingError):
@@ -36,9 +37,6 @@ class OutOfTime(TrainingError):
 @dataclass(frozen=True)
 class Schedule:
     """Learning rates: warm-up, constant, and a linear decay to zero.
-
-    Nothing before the decay depends on the budget, so a training may be shortened from a checkpoint without
-    becoming another recipe.
 
     Args:
         muon_lr: peak rate of matrices within layers.
@@ -94,9 +92,12 @@ class Optimizers:
         decay = (1.0 - tokens / self.total_tokens) / self.schedule.decay_share
         return min(warmup, decay, 1.0)
 
+    def clip(self) -> float:
+        """Scale the gradients down to a norm of 1; returns the norm that they had."""
+        return float(nn.utils.clip_grad_norm_(self.parameters, 1.0))
+
     def step(self, step: int, tokens: int) -> None:
-        """Clip the gradients, update the parameters and forget the gradients."""
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        """Update the parameters and forget the gradients."""
         factor = self.factor(step, tokens)
         for name, optimizer in self.parts.items():
             for group in optimizer.param_groups:
@@ -150,7 +151,7 @@ def train(
         stopping: is asked after each step whether to stop before the end.
 
     Raises:
-        Diverged: if a loss is no number.
+        Diverged: if a loss or a gradient is no number.
         OutOfTime: if it was to stop.
     """
     optimizers = Optimizers(parameters, schedule, total_tokens)
@@ -161,12 +162,14 @@ def train(
         with torch.autocast(device, dtype=torch.bfloat16):
             loss, tokens = learn(progress)
         value = loss.item()
-        if not math.isfinite(value):
-            raise Diverged(
-                f"the loss of step {progress.step} ({progress.tokens:,} tokens) is {value}: lower the "
-                f"learning rate; the last checkpoint, {checkpoint}, is from before"
-            )
         loss.backward()
+        norm = optimizers.clip()  # not finite in any process if it is not in one
+        if not math.isfinite(norm) or not math.isfinite(value):
+            raise Diverged(
+                f"step {progress.step} ({progress.tokens:,} tokens) has the loss {value} and gradients of "
+                f"the norm {norm}: choose a lower learning rate and another folder (--out)"
+                + (f"; {checkpoint} is from before" if checkpoint.exists() else "")
+            )
         optimizers.step(progress.step, progress.tokens)
         progress.tokens += tokens
         progress.step += 1
@@ -198,7 +201,9 @@ def _save(
         "optimizers": {name: part.state_dict() for name, part in optimizers.parts.items()},
         "progress": asdict(progress),
     }
-    write_whole(path, lambda file: torch.save(state, file))
+    packed = io.BytesIO()  # torch turns the errors of a full disk into others
+    torch.save(state, packed)
+    write_whole(path, packed.getvalue())
 
 
 def _loaded(path: Path, parameters: Mapping[str, nn.Parameter], optimizers: Optimizers) -> Progress:

@@ -1,12 +1,13 @@
 """Texts packed into rows of one length, in an order that depends on the seed and the step alone.
 
-Each epoch concatenates the texts in a new random order, cuts the stream into rows and shuffles the rows. A
-batch depends only on its step and the seed, so an interrupted training resumes exactly, and a longer one
-begins like a shorter one. Tokens of different texts in one row do not see each other: a draft is trained on
-the hidden states that a text alone has. A text that is cut goes on in another row from position 0, as if it
-began there.
+Each epoch puts the texts, in a new random order, whole into rows, each into the open row that it fills
+best; only what is longer than a row is cut, and its parts are texts of their own. What stays free in a row
+is padding, which nothing sees and nothing learns. A batch depends only on its step and the seed, so an
+interrupted training resumes exactly, and a longer one begins like a shorter one. Texts of one row do not
+see each other: a draft is trained on the hidden states that a text alone has.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,14 +43,6 @@ class Texts:
         """Of all texts."""
         return sum(map(len, self.ids))
 
-    def head(self, share: float) -> "Texts":
-        """The first texts, down to this share of the tokens."""
-        wanted, count, total = share * self.tokens, 0, 0
-        while count < len(self.ids) and total < wanted:
-            total += len(self.ids[count])
-            count += 1
-        return Texts(self.ids[:count], self.prompts[:count])
-
 
 @dataclass(frozen=True)
 class Packed:
@@ -57,7 +50,7 @@ class Packed:
 
     Args:
         ids: the tokens.
-        text: the number of each token's text, within its row.
+        text: the number of each token's text, within its row; -1 for padding.
         answer: whether a draft is trained to predict the token.
     """
 
@@ -68,6 +61,15 @@ class Packed:
     def to(self, device: torch.device) -> "Packed":
         """On another device."""
         return Packed(self.ids.to(device), self.text.to(device), self.answer.to(device))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens without padding."""
+        return int((self.text >= 0).sum())
+
+    def part(self, rank: int, count: int) -> "Packed":
+        """The rows of one of several processes."""
+        return Packed(self.ids[rank::count], self.text[rank::count], self.answer[rank::count])
 
     @property
     def positions(self) -> Int[Tensor, "B T"]:
@@ -97,6 +99,10 @@ def additive(seen: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     )
 
 
+OPEN_ROWS = 64
+"""Rows that are filled at the same time."""
+
+
 class PackedTexts:
     """`packed[step]` is a batch of texts.
 
@@ -107,17 +113,16 @@ class PackedTexts:
         seed: of the order.
 
     Raises:
-        InvalidArgument: if all texts together are shorter than a row.
+        InvalidArgument: if there are no texts.
     """
 
     def __init__(self, texts: Texts, rows: int, length: int, seed: int) -> None:
         self.texts, self.rows, self.length, self.seed = texts, rows, length, seed
-        self.blocks = texts.tokens // length
-        if not self.blocks:
-            raise InvalidArgument(
-                f"the texts have {texts.tokens:,} tokens together, but a row of a batch has {length:,}"
-            )
-        self._epoch = lru_cache(maxsize=2)(self._shuffled)
+        if not texts.tokens:
+            raise InvalidArgument("there are no texts to train on")
+        self._epoch = lru_cache(maxsize=2)(self._packed)
+        self._sizes: list[int] = []
+        """Rows of each epoch so far."""
 
     def __getitem__(self, step: int) -> Packed:
         rows = [self._row(step * self.rows + row) for row in range(self.rows)]
@@ -125,17 +130,44 @@ class PackedTexts:
         return Packed(ids, text, answer)
 
     def _row(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        epoch, place = divmod(index, self.blocks)
-        ids, text, answer, order = self._epoch(epoch)
-        cut = slice(order[place] * self.length, (order[place] + 1) * self.length)
-        return ids[cut], text[cut] - text[cut][0], answer[cut]
+        epoch = 0
+        while index >= self._size(epoch):
+            index -= self._size(epoch)
+            epoch += 1
+        parts = self._epoch(epoch)[index]
+        ids, text = np.zeros(self.length, np.int64), np.full(self.length, -1)
+        answer, end = np.zeros(self.length, bool), 0
+        for number, (i, begin, size) in enumerate(parts):
+            place = slice(end, end + size)
+            ids[place] = self.texts.ids[i][begin : begin + size]
+            text[place] = number
+            answer[place] = np.arange(begin, begin + size) >= self.texts.prompts[i]
+            end += size
+        return ids, text, answer
 
-    def _shuffled(self, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _size(self, epoch: int) -> int:
+        while len(self._sizes) <= epoch:
+            self._sizes.append(len(self._epoch(len(self._sizes))))
+        return self._sizes[epoch]
+
+    def _packed(self, epoch: int) -> list[list[tuple[int, int, int]]]:
+        """The rows of an epoch: parts of texts, each its index, first token and number of tokens."""
         random = np.random.default_rng([self.seed, self.length, epoch])
-        texts, order = self.texts, random.permutation(len(self.texts.ids))
-        lengths = np.array([len(texts.ids[i]) for i in order])
-        ids = np.concatenate([texts.ids[i] for i in order]).astype(np.int64)
-        places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        answer = places >= np.repeat([texts.prompts[i] for i in order], lengths)
-        text = np.repeat(np.arange(len(order)), lengths)
-        return ids, text, answer, random.permutation(self.blocks)
+        order: list[int] = random.permutation(len(self.texts.ids)).tolist()
+        closed: list[list[tuple[int, int, int]]] = []
+        opened: list[tuple[int, list[tuple[int, int, int]]]] = []  # by free room
+        for i in order:
+            whole = len(self.texts.ids[i])
+            for begin in range(0, whole, self.length):
+                size = min(self.length, whole - begin)
+                place = bisect_left(opened, size, key=lambda row: row[0])
+                room, parts = opened.pop(place) if place < len(opened) else (self.length, [])
+                parts.append((i, begin, size))
+                if room > size:
+                    insort(opened, (room - size, parts), key=lambda row: row[0])
+                else:
+                    closed.append(parts)
+                if len(opened) > OPEN_ROWS:
+                    closed.append(opened.pop(0)[1])
+        rows = closed + [parts for _, parts in opened]
+        return [rows[i] for i in random.permutation(len(rows))]

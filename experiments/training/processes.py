@@ -24,6 +24,15 @@ class Processes:
     rank: int = 0
     count: int = 1
 
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if self.count > 1:
+            torch.distributed.barrier()
+
+    def device(self, name: str) -> str:
+        """This process's own device of those that share a name."""
+        return f"cuda:{_local_rank()}" if self.count > 1 and name == "cuda" else name
+
     @property
     def first(self) -> bool:
         """Whether it writes files and shows progress."""
@@ -47,8 +56,15 @@ def processes(device: str) -> Iterator[Processes]:
     if count == 1:
         yield ALONE
         return
+    if device == "cuda":
+        torch.cuda.set_device(_local_rank())
     torch.distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
         yield Processes(torch.distributed.get_rank(), count)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _local_rank() -> int:
+    """The number of this process on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))

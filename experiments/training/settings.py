@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from treespec.errors import Unreadable
-from treespec.experiments.config.base import FileName, Seed, Tokens
+from treespec.experiments.config.base import FileName, Tokens
 from treespec.experiments.config.file import override
 from treespec.experiments.config.files import is_file
 from treespec.experiments.config.schema import Prompts
@@ -84,7 +84,7 @@ class Measuring(Strict):
     every: Tokens
     """Tokens between two measurements."""
     positions: Size = 512
-    """Tokens of all answers together."""
+    """Tokens of all answers together: of as many prompts, chosen by the seed, as have 64 each."""
 
 
 class Tuning(Strict):
@@ -115,10 +115,10 @@ class TrainingConfig(Strict):
     """Tokens of a row of a batch."""
     batch_tokens: Size = 2048
     """Tokens of a batch."""
-    vocabulary: Size | None = None
-    """Number of tokens that drafts are trained to predict: the most frequent ones of the texts. Null for
-    all."""
-    seed: Seed = 0
+    vocabulary: Annotated[int, Field(strict=True, ge=64, le=2**20)] | None = None
+    """Number of tokens that heads with a vocabulary of their own (`eagle3`, `block`) draft: the most
+    frequent ones of the texts. Null for all."""
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
     """Of fresh weights and of the order of the texts."""
     learning_rate: Rate = 0.01
     """Of matrices (Muon); norms learn at half of it (AdamW)."""
@@ -174,7 +174,7 @@ def load_training(source: str | Path, overrides: Sequence[str] = ()) -> Training
     for change in overrides:
         data = override(data, change)
     try:
-        return TypeAdapter(TrainingConfig).validate_python(data)
+        return TrainingConfig.model_validate(data)
     except ValidationError as error:
         lines = problems(data, error, "the config")
         raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None

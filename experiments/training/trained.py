@@ -28,6 +28,10 @@ class Trained(Strict):
     """That it was trained with."""
     seconds: float
     """Of its training, measurements included."""
+    settings: dict[str, Any]
+    """Of the draft, from its config."""
+    inputs: dict[str, Any]
+    """Target, texts and processes that it was trained with."""
     curve: list[dict[str, Any]]
     """What was measured on the way; the last row is that of the end."""
 
@@ -66,7 +70,6 @@ def finding(trained: Sequence[Trained], out: Path) -> Finding:
         [
             Column("draft", lambda one: one.draft, left=True),
             Column("trained numbers", lambda one: f"{one.parameters / 1e6:.2f}M"),
-            Column("loss", lambda one: f"{one.last['loss']:.3f}"),
             *(Column(title, of(key)) for key, title in PANELS.items()),
             Column("minutes", lambda one: f"{one.seconds / 60:.1f}"),
         ],

@@ -1,6 +1,7 @@
 """Train the drafts of a config one after the other, and measure each on the way.
 
     OUT/config.yaml             what was trained, with all defaults
+    OUT/inputs.json             target, texts and processes, which may not change
     OUT/held_out.json           the target's answers that drafts are measured on
     OUT/results.json            all drafts side by side, versions and machine
     OUT/curves.png              tokens per step while they were trained
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,7 +37,7 @@ from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.experiments.training.curves import save_curves
 from treespec.experiments.training.families import TrainedDraft
 from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
-from treespec.experiments.training.loop import Progress, Schedule, train
+from treespec.experiments.training.loop import Diverged, Progress, Schedule, train
 from treespec.experiments.training.metric import Metric, measure
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.processes import ALONE, Processes
@@ -44,6 +46,7 @@ from treespec.experiments.training.students.student import Student
 from treespec.experiments.training.teacher import Teacher
 from treespec.experiments.training.trained import Trained
 from treespec.files import write_whole
+from treespec.models.fingerprint import fingerprint
 from treespec.models.load import Pair
 from treespec.stopping import stop_at_tokens
 
@@ -55,6 +58,8 @@ WARMUP_STEPS, WARMUP_SHARE = 40, 0.1
 """Steps until the learning rate is reached, and their largest share of all steps."""
 CHOSEN_BY = "tokens_per_step_best_first_16"
 """What decides between learning rates."""
+POSITIONS_EACH = 64
+"""Positions of each held-out answer: the first tokens of answers are much alike."""
 RISE = 0.02
 """Tokens per step that a draft must have gained between two measurements, or a warning is given."""
 UNTIMED_STEPS, TIMED_STEPS = 3, 8
@@ -99,7 +104,9 @@ class TrainingRun:
     ) -> None:
         self.config, self.out, self.reporter, self.others = config, out, reporter, others
         self.stopping = stopping
-        claim(config, out)
+        if others.first:
+            claim(config, out)
+        others.wait()
 
     def run(self, only: str | None = None) -> list[Trained]:
         """Train what is not trained yet; write results and curves.
@@ -116,18 +123,24 @@ class TrainingRun:
         if not drafts:
             names = ", ".join(draft.label for draft in self.config.drafts)
             raise ConfigError(f"the config has no draft {only!r}, but {names}")
-        trained = [self._trained(draft) for draft in drafts]
+        trained = []
+        for draft in drafts:
+            trained.append(self._trained(draft))
+            self._show_side_by_side()
+        return trained
+
+    def _show_side_by_side(self) -> None:
+        """Write what is finished, of all drafts."""
         if self.others.first:
             standing = [Trained.read(self.out / draft.label) for draft in self.config.drafts]
             everything = [one for one in standing if one is not None]
             rows = {"drafts": [one.row() for one in everything], **environment()}
             write_whole(self.out / "results.json", json.dumps(rows, indent=1) + "\n")
             save_curves({one.draft: one.curve for one in everything}, self.out / "curves.png")
-        return trained
 
     def pace(self, draft: TrainedDraft) -> Pace:
         """How fast a draft trains and is measured here: a few steps, which are thrown away."""
-        start, steps = time.perf_counter(), self.config.batch_tokens * self.others.count
+        start, steps = time.perf_counter(), self.config.batch_tokens
         student = draft.student(self.pair, self.kept, self.config.seed)
         told = _Told(self, student, f"timing {draft.label}", measures=False)
         with TemporaryDirectory(dir=self.out) as folder:
@@ -157,7 +170,10 @@ class TrainingRun:
         with self.reporter.task(f"reading {asked.target}"):
             return load_models(
                 ModelsConfig(
-                    target=asked.target, draft="none", dtype="float32", device=asked.device
+                    target=asked.target,
+                    draft="none",
+                    dtype="float32",
+                    device=self.others.device(asked.device),
                 )
             )
 
@@ -165,6 +181,34 @@ class TrainingRun:
     def texts(self) -> Texts:
         """What drafts are trained on."""
         return self.config.texts.read(self.pair)
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """What a training depends on besides its config; a folder goes on with the same alone."""
+        digest = sha256()
+        for ids, prompt in zip(self.texts.ids, self.texts.prompts, strict=True):
+            digest.update(np.array([len(ids), prompt, *ids], np.int64).tobytes())
+        found = {
+            "target": fingerprint(self.pair.target.model),
+            "texts": digest.hexdigest()[:16],
+            "tokens of texts": self.texts.tokens,
+            "processes": self.others.count,
+        }
+        path = self.out / "inputs.json"
+        before = json.loads(path.read_text()) if path.exists() else found
+        changed = [
+            f"{key} ({before.get(key)}, now {found[key]})"
+            for key in found
+            if before.get(key) != found[key]
+        ]
+        if changed:
+            raise TrainingError(
+                f"{self.out} holds a training with other inputs: {'; '.join(changed)}; choose another "
+                "folder with --out"
+            )
+        if self.others.first:
+            write_whole(path, json.dumps(found, indent=1) + "\n")
+        return found
 
     @cached_property
     def data(self) -> PackedTexts:
@@ -179,6 +223,9 @@ class TrainingRun:
         if not path.exists():
             config = self.config.held_out
             raw = read_prompts(config)[: config.count]
+            wanted = max(1, self.config.metric.positions // POSITIONS_EACH)
+            chosen = np.random.default_rng(0).permutation(len(raw))[:wanted]
+            raw = [raw[i] for i in sorted(chosen.tolist())]
             prompts = [prompt.ids for prompt in encode(raw, config, self.pair.tokenizer)]
             with self.reporter.task("the target answers the held-out prompts"):
                 answered(
@@ -206,6 +253,7 @@ class TrainingRun:
         finished = Trained.read(folder)
         if finished is not None:
             return finished
+        _ = self.inputs  # refuses others before anything is trained
         rate = self._learning_rate(draft)
         student = draft.student(self.pair, self.kept, self.config.seed)
         told = _Told(self, student, draft.label)
@@ -217,6 +265,7 @@ class TrainingRun:
         trained = Trained(
             draft=draft.label, family=draft.family, parameters=student.size, learning_rate=rate,
             seconds=progress.seconds, curve=progress.curve,
+            settings=draft.model_dump(mode="json"), inputs=self.inputs,
         )  # fmt: skip
         if self.others.first:
             shutil.rmtree(folder / "head", ignore_errors=True)  # of a process that was killed here
@@ -238,11 +287,14 @@ class TrainingRun:
             student = draft.student(self.pair, self.kept, self.config.seed)
             told = _Told(self, student, f"{draft.label}, learning rate {rate:g}", measures=False)
             checkpoint = path.with_name(f"tuning-{rate:g}.pt")
-            self._train(student, rate, tokens, checkpoint, told)
-            found[str(rate)] = measure(self.says, student.drafter).row()[CHOSEN_BY] or 0.0
+            try:
+                self._train(student, rate, tokens, checkpoint, told)
+                found[str(rate)] = measure(self.says, student.drafter).row()[CHOSEN_BY] or 0.0
+            except Diverged:
+                found[str(rate)] = 0.0
             if self.others.first:
                 write_whole(path, json.dumps(found) + "\n")
-                checkpoint.unlink()
+                checkpoint.unlink(missing_ok=True)
         best = max(found, key=lambda rate: found[rate])
         self.reporter.note(f"{draft.label}: learning rate {best} of {', '.join(found)}")
         return float(best)
@@ -257,13 +309,13 @@ class TrainingRun:
         def learn(progress: Progress) -> tuple[Tensor, int]:
             place = progress.step * others.count + others.rank
             generator = torch.Generator().manual_seed(self.config.seed * 2**32 + place)
-            packed = student.batch(self.data[place].to(self.pair.target.device), generator)
-            learned = forward(teacher(packed), generator)
-            told.by_depth = learned.by_depth
-            return learned.loss, packed.ids.numel() * others.count
+            batch = self.data[progress.step]
+            own = batch.part(others.rank, others.count).to(self.pair.target.device)
+            learned = forward(teacher(student.batch(own, generator)), generator)
+            return learned.loss, batch.tokens
 
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        steps = tokens // (self.config.batch_tokens * others.count)
+        steps = tokens // self.config.batch_tokens
         warmup = max(1, min(WARMUP_STEPS, int(steps * WARMUP_SHARE)))
         schedule = Schedule(muon_lr=rate, adamw_lr=rate * NORMS_LEARN_AT, warmup_steps=warmup)
         with self.reporter.units(
@@ -304,7 +356,6 @@ class _Told:
     ) -> None:
         self._run, self._student, self.name, self._measures = run, student, name, measures
         self.begin: Callable[..., None] = lambda text, work=1: None
-        self.by_depth: Tensor | None = None
         self.metric: Metric | None = None
         self._shown = 0
 
@@ -318,11 +369,10 @@ class _Told:
     def measure(self, progress: Progress) -> None:
         """Append a line to the curve."""
         self.metric = measure(self._run.says, self._student.drafter)
-        losses = [] if self.by_depth is None else self.by_depth.tolist()
         line: dict[str, Any] = {"tokens": progress.tokens, "loss": progress.loss}
-        line |= {f"loss_{depth}": loss for depth, loss in enumerate(losses, 1)}
         row = self.metric.row()
-        progress.curve.append(line | row | {"metric_seconds": row.pop("seconds")})
+        line["metric_seconds"] = row.pop("seconds")
+        progress.curve.append(line | row)
         shown = self.metric.trees
         self._run.reporter.note(
             f"{self.name}, {progress.tokens:,} tokens: loss {progress.loss:.3f}; tokens per step "

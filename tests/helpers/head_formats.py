@@ -88,7 +88,7 @@ class Format:
 
 
 def _eagle(**options: Any) -> Format:
-    return Format(eagle, load_eagle, Eagle, save_eagle, options)
+    return Format(eagle, load_eagle, Eagle, save_eagle, {"steady": True, **options})
 
 
 def _eagle3(**options: Any) -> Format:

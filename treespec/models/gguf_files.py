@@ -32,8 +32,7 @@ def require_package() -> None:
     """Raise a LoadError if a package that transformers reads GGUF files with is missing."""
     if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
         raise LoadError(
-            f"reading GGUF files needs the package {missing[0]}: pip install "
-            "'treespec-decoding[real]', or pip install gguf accelerate"
+            f"reading GGUF files needs the package {missing[0]}: pip install gguf accelerate"
         )
 
 

@@ -27,7 +27,7 @@ __all__ = ["LIMITS", "TEXTS", "TRAINING", "Limits", "Packer", "unpacked"]
 
 TEXTS, TRAINING = "texts", "training"
 """Folders within that of a run."""
-OF_ALL = ("config.yaml", "held_out.json", "results.json", "curves.png")
+OF_ALL = ("config.yaml", "inputs.json", "held_out.json", "results.json", "curves.png")
 OF_A_DRAFT = ("result.json", "tuning.json")
 SUFFIX = ".zip"
 

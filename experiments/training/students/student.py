@@ -69,7 +69,7 @@ class Student(nn.Module, ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write the draft into a new folder: in its authors' layout, without rows that are its target's.
+        """Write the draft into a new folder, as configs take it: a head without its target's rows.
 
         Raises:
             InvalidArgument: if the folder holds something already.

@@ -65,7 +65,7 @@ def _of_file(file: Path) -> Iterator[Given]:
     if file.suffix != ".jsonl":
         yield Given(text, str(file))
         return
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             where = f"{file}, line {number}"
             try:

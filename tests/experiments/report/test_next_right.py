@@ -94,8 +94,13 @@ def test_the_table_shows_fresh_drafts_where_they_differ():
     table = next_right_table("T=0", [*rows, *lines("model", equal)])
     heads = [column.head for column in table.columns]
     assert heads == [
-        "method", "next token", BELOW, "root", "depth 1", "depth 2", "depth 4–7", NO_ROW_HEAD,
+        "method", "next token", BELOW, "root", "depth 1", "depth 2", NO_ROW_HEAD,
     ]  # fmt: skip
+    assert rows[2].cells["depth 4–7"].text == "–"  # a node without a row: no column
+    assert [table.repeats(i) for i in range(len(table.rows))] == [
+        False, True, True, True, True, False, True, True,
+    ]  # fmt: skip
+    assert str(table.rows[2][2]) == "50 %"
     assert "Fresh" in notes([found])[1]
     assert "fresh_drafts" in notes([by_hand([(0, 1, 1, -1)])])[1]
 

@@ -71,7 +71,7 @@ def test_columns_are_picked_and_ordered_by_head_or_full_name(folder):
     run, asked = load_run(folder), "speedup, 95 % interval,draft ms,acc,equal"
     tables = report_tables(run, asked)
     heads = r"speedup, 95 \% interval & draft, ms/step & accepted per step"
-    assert f"method & {heads} & equal to plain \\" in table_latex(tables["results-T=0"])
+    assert f"method & {heads} & equal to ref \\" in table_latex(tables["results-T=0"])
     assert f"method & {heads} \\" in table_latex(tables["results-T=1"])  # there none is compared
     printed = io.StringIO()
     print_results(run, Console(file=printed, width=104), asked)

@@ -201,7 +201,7 @@ def test_lossy_rules_stand_beside_their_price(start):
 
 def test_what_a_verdict_depends_on_is_said(tmp_path):
     run = load_run(write_run(tmp_path / "run", prompts=4))
-    assert re.search(r"94 M.*bfloat16.*threads; 4 prompts.*T=0, T=1", conditions(run))
+    assert re.search(r"94 M.*bfloat16.*threads?; 4 prompts.*T=0, T=1", conditions(run))
     models = run.manifest["models"]
     for role, kind in (("target", "compiled"), ("draft", "eager")):
         models[role]["passes"] = {"kind": kind}

@@ -117,21 +117,35 @@ def test_a_head_learns_and_its_target_does_not(make: Make, target: TransformersM
 
 
 def test_batches_show_every_token_once_and_tell_texts_apart() -> None:
-    ids = [np.arange(1, 8), np.arange(8, 20), np.arange(20, 25)]
-    data = PackedTexts(Texts(ids, [2, 0, 5]), rows=2, length=6, seed=3)
-    batches = [data[step] for step in range(2)]
-    seen = torch.cat([batch.ids.flatten() for batch in batches]).tolist()
-    assert sorted(seen) == list(range(1, 25))
-    text_of = {token: i for i, text in enumerate(ids) for token in text.tolist()}
-    prompts = {1, 2, 20, 21, 22, 23, 24}
-    for batch in batches:
-        for row, texts, answers, places in zip(
-            batch.ids.tolist(), batch.text.tolist(), batch.answer.tolist(),
-            batch.positions.tolist(), strict=True,
-        ):  # fmt: skip
-            for i in range(1, len(row)):
-                same = text_of[row[i]] == text_of[row[i - 1]]
-                assert (texts[i] == texts[i - 1]) == same
-                assert places[i] == (places[i - 1] + 1 if same else 0)
-            assert [token not in prompts for token in row] == answers
-    assert not torch.equal(data[2].ids, data[0].ids)
+    ids = [np.arange(1, 8), np.arange(8, 20), np.arange(20, 24)]
+    data = PackedTexts(Texts(ids, [2, 0, 4]), rows=2, length=8, seed=3)
+    batches = [data[step] for step in range(3)]
+    per_epoch = len(data._epoch(0)), len(data._epoch(1))
+    rows = [
+        (
+            batch.ids[row].tolist(), batch.text[row],
+            batch.answer[row].tolist(), batch.positions[row].tolist(),
+        )
+        for batch in batches
+        for row in range(2)
+    ]  # fmt: skip
+    first = rows[: per_epoch[0]]
+    seen = [token for row, text, *_ in first for token, t in zip(row, text, strict=True) if t >= 0]
+    assert sorted(seen) == list(range(1, 24))
+    assert per_epoch[0] <= 4
+    assert batches[0].tokens == int((batches[0].text >= 0).sum())
+    parts = [ids[0], ids[1][:8], ids[1][8:], ids[2]]
+    place = {token: (p, i) for p, part in enumerate(parts) for i, token in enumerate(part.tolist())}
+    prompts = {1, 2, 20, 21, 22, 23}
+    for row, text, answers, places in rows:
+        for i, token in enumerate(row):
+            if text[i] < 0:
+                assert not answers[i]
+                continue
+            assert places[i] == place[token][1], "texts are whole, and cut ones begin anew"
+            assert answers[i] == (token not in prompts)
+            assert i == 0 or (text[i] == text[i - 1]) == (place[token][0] == place[row[i - 1]][0])
+    again = PackedTexts(Texts(ids, [2, 0, 4]), rows=2, length=8, seed=3)
+    assert torch.equal(again[2].ids, batches[2].ids), "a batch depends on its step alone"
+    both = torch.cat([batches[0].part(rank, 2).ids for rank in range(2)])
+    assert torch.equal(both, batches[0].ids)

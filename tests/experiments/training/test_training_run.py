@@ -13,13 +13,15 @@ import torch
 
 from treespec.experiments.errors import ConfigError, TrainingError
 from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.sweep.executors import LocalWorkers
 from treespec.experiments.training import loop
 from treespec.experiments.training.loop import Diverged
-from treespec.experiments.training.settings import load_training
+from treespec.experiments.training.packing import Texts
+from treespec.experiments.training.settings import load_training, shipped_trainings
 from treespec.experiments.training.students.autoregressive import HeadStudent
 from treespec.experiments.training.trained import Trained, finding
-from treespec.experiments.training.training_jobs import train_as_jobs
+from treespec.experiments.training.training_jobs import MODULE, train_as_jobs
 from treespec.experiments.training.training_run import TrainingRun
 
 SMALL = (
@@ -78,6 +80,11 @@ def test_a_killed_training_ends_with_the_same_weights(
     (tmp_path / "other" / "thesis.tex").write_text("years")
     with pytest.raises(TrainingError, match="no folder of a training"):
         run(tmp_path / "other").run()
+    changed = run(tmp_path / "whole")
+    changed.texts = Texts(changed.texts.ids[:2], changed.texts.prompts[:2])
+    (tmp_path / "whole" / "eagle3" / "result.json").unlink()
+    with pytest.raises(TrainingError, match=r"other inputs: texts .*tokens of texts"):
+        changed.run()
     with pytest.raises(TrainingError, match="another config"):
         run(tmp_path / "whole", "seed=1")
 
@@ -97,7 +104,7 @@ def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(
         )
 
     monkeypatch.setattr(HeadStudent, "forward", diverging)
-    with pytest.raises(Diverged, match=r"step 2 .* is nan"):
+    with pytest.raises(Diverged, match=r"step 2 .* the loss nan"):
         run(tmp_path).run()
     state = torch.load(tmp_path / "eagle3" / "checkpoint.pt", weights_only=True)
     assert state["progress"]["step"] == 2
@@ -111,6 +118,8 @@ def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(
         (["drafts=[{family: eagle5}]"], "drafts"),
         (["vocabulary=0"], "vocabulary"),
         (["batch_tokens=8"], "batch_tokens"),
+        (["drafts=[{family: eagle3, inner: 8, boundaries: [1, 2, 3]}]"], "another boundary first"),
+        (["drafts=[{family: medusa, count: 2}]"], "count"),
         (["texts={kind: written}"], "path"),
         (["drafts.1={family: eagle3, inner: 8}"], "index"),
     ],
@@ -118,6 +127,29 @@ def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(
 def test_wrong_settings_are_told_with_their_keys(overrides: list[str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         load_training("embedded", [*SMALL, *overrides])
+
+
+def test_gradients_that_are_no_numbers_leave_the_checkpoint_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+
+    def learn(progress: loop.Progress) -> tuple[torch.Tensor, int]:
+        zero = (weight * 0).sum()
+        return weight.sum() if progress.step < 2 else zero.sqrt() * 0 + weight.sum(), 1
+
+    with pytest.raises(Diverged, match="step 2"):
+        loop.train({"w": weight}, learn, loop.Schedule(0.1, 0.1), 9, tmp_path / "c.pt")
+    state = torch.load(tmp_path / "c.pt", weights_only=True)
+    assert bool(state["parameters"]["w"].isfinite().all())
+
+
+@pytest.mark.parametrize("name", sorted(shipped_trainings()))
+def test_shipped_trainings_have_held_out_prompts(name: str) -> None:
+    config = load_training(name).held_out
+    count = len(read_prompts(config)[: config.count])
+    assert count == config.count if config.count else count > 0
 
 
 def test_a_draft_that_the_config_does_not_have(tmp_path: Path) -> None:
@@ -130,7 +162,7 @@ def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="inner"):
         load_training("embedded", [*SMALL, two])
     config = load_training("embedded", [*SMALL, "tokens=256", "metric.every=256"])
-    train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1), QUIET)
+    train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1, module=MODULE), QUIET)
     trained = Trained.read(tmp_path / "eagle3")
     assert trained is not None
     assert trained.last["tokens"] == 256
@@ -140,7 +172,7 @@ def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
     (tmp_path / "eagle3" / "result.json").unlink()
     (tmp_path / "eagle3" / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(TrainingError, match=r"eagle3: .*checkpoint"):
-        train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1), QUIET)
+        train_as_jobs(config, tmp_path, lambda logs: LocalWorkers(1, module=MODULE), QUIET)
 
 
 KILLABLE = """

@@ -38,6 +38,7 @@ def checkpoint(
     bias: bool | None = None,
     layernorms: bool = False,
     embedding: bool = True,
+    steady: bool = False,
     **changes: Any,
 ) -> None:
     """Write a random EAGLE head.
@@ -49,6 +50,8 @@ def checkpoint(
         bias: of fc. In "eagle" None leaves the key out, which means true.
         layernorms: with the three further norms.
         embedding: with the own `embed_tokens` ("eagle"; the other layout never has one).
+        steady: as a trained head is, whose recycled states have the size of the target's: what its layer
+            adds is small against what it reads, so that rounding does not grow from level to level.
         changes: of the config of the layer, as `rope_theta`.
     """
     random = Random(seed)
@@ -56,6 +59,9 @@ def checkpoint(
     tensors |= random.layer("layers.0", "post_attention_layernorm")
     if bias is not False:
         tensors["fc.bias"] = random.normal(HIDDEN, scale=0.3)
+    if steady:
+        for part in ("self_attn.o_proj", "mlp.down_proj"):
+            tensors[f"layers.0.{part}.weight"] *= 0.25
     if layernorms:
         for norm in ("embed_layernorm", "hidden_layernorm", "lm_head_layernorm"):
             tensors[f"{norm}.weight"] = random.gain(HIDDEN)

@@ -136,7 +136,4 @@ def _require_same_tokens(
 
 def _require_accelerate(option: str) -> None:
     if find_spec("accelerate") is None:
-        raise LoadError(
-            f"{option} needs the package accelerate: pip install 'treespec-decoding[large]', or "
-            "pip install accelerate"
-        )
+        raise LoadError(f"{option} needs the package accelerate: pip install accelerate")

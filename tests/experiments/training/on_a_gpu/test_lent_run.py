@@ -59,7 +59,7 @@ def test_goes_on_elsewhere_with_what_came_back(
     for place in places:
         place.mkdir()
     monkeypatch.chdir(places[0])
-    with pytest.raises(OutOfTime, match="after 384 of 1,024 tokens"):
+    with pytest.raises(OutOfTime, match=r"after \d+ of 1,024 tokens"):
         lent(3)
     monkeypatch.chdir(places[1])
     assert not unpacked(places[0] / OUT, WORK)

@@ -5,28 +5,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fresh_drafts import BUSHY, FLOAT32, TEXT, require_of_text_alone
 from head_formats import FORMATS, head_of, target
-from many_texts import alone, together
+from marginal_heads import states_of
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
-from treespec.batch import Text
+from treespec import Law, Sampling, TorchCoins, decode, verify
 from treespec.draft.trained.eagle3_files import save_eagle3
 from treespec.errors import InvalidArgument
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.target import ModelTarget
 
-TEXT = [5, 17, 80, 2, 41, 63, 9, 33]
 DRAFTED = [12, 90, 7]
-BUSHY = TreeShape.expansion([3, 2, 1])
 WIDE = torch.float64
-
-
-def states_of(model, reads, tokens):
-    twin = model.fresh()
-    twin.lend(reads)
-    return twin.prefill(torch.tensor(tokens, dtype=torch.long))
 
 
 def require_close(rows, right):
@@ -143,16 +135,27 @@ def test_a_node_reads_the_state_of_its_parent(name, tmp_path):
         require_close(rows[nodes], right[-3:])
 
 
+def drafting(name, head):
+    """What makes a drafter with the head for trees of a shape."""
+    return lambda shape: FORMATS[name].drafter(head, shape, Law.IID, Sampling())
+
+
 @pytest.mark.parametrize(
-    ("length", "dtype", "most"),
-    [(8, WIDE, 1e-9), (2, WIDE, 1e-9), (1, WIDE, 1e-9), (8, torch.float32, 1e-4)],
+    ("lengths", "dtype", "most"),
+    [
+        ((8,), WIDE, 1e-9),
+        ((2,), WIDE, 1e-9),
+        ((1,), WIDE, 1e-9),
+        ((8,), torch.float32, FLOAT32),
+        ((8, 1, 5), torch.float32, FLOAT32),
+    ],
 )
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("name", ALONE)
-def test_a_draft_depends_on_the_text_alone(name, length, dtype, most, tmp_path):
+def test_a_draft_depends_on_the_text_alone(name, lengths, dtype, most, tmp_path):
     """After each of 40 steps, what it proposes is what a fresh drafter proposes on the whole text."""
-    head = head_of(name, tmp_path, FORMATS[name].target(dtype))
-    require_of_text_alone(name, head, TEXT[:length], most)
+    model = FORMATS[name].target(dtype)
+    require_of_text_alone(drafting(name, head_of(name, tmp_path, model)), model, lengths, most)
 
 
 @pytest.mark.parametrize("name", ["mtp, deepseek, as vLLM", "mtp, glm"])
@@ -160,8 +163,8 @@ def test_a_draft_depends_on_the_text_alone(name, length, dtype, most, tmp_path):
 def test_a_draft_of_experts_depends_on_the_text_alone(name, tmp_path):
     """Experts are chosen in float32, whatever the model's precision."""
     head = head_of(name, tmp_path)
-    for length in (8, 1):
-        require_of_text_alone(name, head, TEXT[:length], 1e-4)
+    for lengths in ((8,), (8, 1, 5)):
+        require_of_text_alone(drafting(name, head), FORMATS[name].target(), lengths)
 
 
 @pytest.mark.slow
@@ -172,37 +175,8 @@ def test_a_draft_of_experts_depends_on_the_text_alone(name, tmp_path):
 def test_a_compiled_draft_depends_on_the_text_alone(name, tmp_path):
     head = head_of(name, tmp_path)
     choose_passes(head, "compiled", draft=True)
-    for prompt in (TEXT, TEXT[:2], TEXT[:1]):
-        require_of_text_alone(name, head, prompt, 1e-4)
-
-
-def require_of_text_alone(name, head, prompt, most):
-    """Decode, and draft again for each step from the whole text."""
-    model, make = FORMATS[name].target(head.model.dtype), FORMATS[name].drafter
-    sampling = Sampling()
-    drafter = make(head, BUSHY, Law.IID, sampling)
-    proposed, propose = [], drafter.propose
-
-    def noted(coins):
-        proposed.append(propose(TorchCoins(len(proposed))))
-        return proposed[-1]
-
-    drafter.propose = noted
-    texts, accepted = [list(prompt)], 0
-    for step in decode(
-        ModelTarget(model), drafter, verify.rrs, torch.tensor(prompt), sampling=sampling,
-        coins=TorchCoins(3), max_new_tokens=80,
-    ):  # fmt: skip
-        texts.append([*texts[-1], *step.tokens])
-        accepted += step.verdict.accepted
-    assert len(proposed) >= 40
-    assert accepted
-    for i, tree in enumerate(proposed[:40]):
-        fresh = make(head, BUSHY, Law.IID, sampling)
-        fresh.prefill(torch.tensor(texts[i]), states_of(model, head.contract.reads, texts[i][:-1]))
-        again = fresh.propose(TorchCoins(i))
-        assert again.token_ids == tree.token_ids
-        torch.testing.assert_close(again.draft_probs, tree.draft_probs, rtol=0, atol=most)
+    for lengths in ((8,), (2,), (1,), (8, 1, 5)):
+        require_of_text_alone(drafting(name, head), FORMATS[name].target(), lengths)
 
 
 def test_a_vocabulary_without_the_right_tokens_gives_the_right_text(tmp_path):
@@ -232,27 +206,3 @@ def test_a_vocabulary_without_the_right_tokens_gives_the_right_text(tmp_path):
         assert not step.verdict.accepted
     assert found == ids
     assert drafted <= set(kept.tolist())
-
-
-@pytest.mark.parametrize("passes", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("name", ["eagle", "eagle3, specforge"])
-def test_texts_of_a_batch_draft_what_they_draft_alone(name, passes, tmp_path):
-    """Passes of the head hold the nodes of three texts, each with states of its own."""
-    model, warm = target(), Sampling()
-    head = head_of(name, tmp_path, model)
-    choose_passes(head, passes, draft=True)
-
-    def texts():
-        return [
-            Text(
-                ModelTarget(model), FORMATS[name].drafter(head, shape, Law.IID, warm), verify.rrs,
-                torch.tensor(TEXT[:length]), warm, TorchCoins(length), max_new_tokens=24,
-            )
-            for length, shape in ((8, BUSHY), (1, TreeShape.chain(3)), (5, BUSHY))
-        ]  # fmt: skip
-
-    for one, other in zip(together(texts()), map(alone, texts()), strict=True):
-        assert one.error is None
-        assert one.tokens == other.tokens
-        assert one.accepted == other.accepted

@@ -2,18 +2,16 @@
 
 import pytest
 import torch
+from fresh_drafts import BUSHY, TEXT, require_of_text_alone
 from marginal_heads import FORMATS, states_of, target
 
-from treespec import Law, Sampling, Text, TorchCoins, TreeShape, decode, decode_many, verify
+from treespec import Law, Sampling
 from treespec.draft import BlockDraft, Medusa
 from treespec.draft.trained.block_files import save_block
 from treespec.draft.trained.medusa import save_medusa
 from treespec.errors import InvalidArgument
 from treespec.features import Features
-from treespec.target import ModelTarget
 
-TEXT = [5, 17, 80, 2, 41, 63, 9, 33]
-BUSHY = TreeShape.expansion([3, 2, 1])
 WARM = Sampling()
 
 
@@ -101,73 +99,16 @@ def test_states_are_those_that_the_authors_read(name, tmp_path):
     torch.testing.assert_close(finite(rows), finite(right), rtol=1e-5, atol=1e-5)
 
 
-class Noted:
-    """Notes the trees of a drafter, which draws each from coins of its own."""
-
-    def __init__(self, drafter):
-        self.trees, propose = [], drafter.propose
-
-        def noted(coins):
-            self.trees.append(propose(TorchCoins(len(self.trees))))
-            return self.trees[-1]
-
-        drafter.propose = noted
-        self.drafter = drafter
-
-
-def require_fresh(form, head, noted, texts, most=40):
-    """Each tree is the one that a fresh drafter proposes on the whole text."""
-    for i, tree in enumerate(noted.trees[:most]):
-        fresh = form.drafter(head, BUSHY, Law.IID, WARM)
-        fresh.prefill(torch.tensor(texts[i]), states_of(target(), fresh.reads, texts[i][:-1]))
-        again = fresh.propose(TorchCoins(i))
-        assert again.token_ids == tree.token_ids
-        if tree.draft_probs is not None:
-            torch.testing.assert_close(again.draft_probs, tree.draft_probs, rtol=0, atol=1e-5)
-
-
-def texts_of(prompt, steps):
-    texts = [list(prompt)]
-    for step in steps:
-        texts.append([*texts[-1], *step.tokens])
-    return texts
-
-
-@pytest.mark.parametrize("prompt", [TEXT, TEXT[:2], TEXT[:1]], ids=len)
+@pytest.mark.parametrize("lengths", [(8,), (2,), (1,), (8, 1, 5)])
 @pytest.mark.parametrize(
     "name", ["medusa", "dflash", "dflash, last layer first", "jetspec", "speculators, small"]
 )
-def test_a_draft_depends_on_the_text_alone(name, prompt, tmp_path):
-    form = FORMATS[name]
-    head = form.read(tmp_path)
-    noted = Noted(form.drafter(head, BUSHY, Law.IID, WARM))
-    steps = list(decode(
-        ModelTarget(target()), noted.drafter, verify.rrs, torch.tensor(prompt), sampling=WARM,
-        coins=TorchCoins(3), max_new_tokens=80,
-    ))  # fmt: skip
-    assert len(steps) >= 40
-    assert sum(step.verdict.accepted for step in steps) >= 3
-    require_fresh(form, head, noted, texts_of(prompt, steps))
-
-
-@pytest.mark.parametrize("name", ["medusa", "dflash"])
-def test_texts_of_a_batch_do_not_meet(name, tmp_path):
-    form = FORMATS[name]
-    head = form.read(tmp_path)
-    prompts = [TEXT, TEXT[3:6], TEXT[:1]]
-    noted = [Noted(form.drafter(head, BUSHY, Law.IID, WARM)) for _ in prompts]
-    texts = decode_many([
-        Text(
-            ModelTarget(target().fresh()), one.drafter, verify.rrs, torch.tensor(prompt), sampling=WARM,
-            coins=TorchCoins(i), max_new_tokens=24,
-        )
-        for i, (one, prompt) in enumerate(zip(noted, prompts, strict=True))
-    ])  # fmt: skip
-    steps = [[] for _ in prompts]
-    for i, step in texts:
-        steps[i].append(step)
-    for prompt, one, done in zip(prompts, noted, steps, strict=True):
-        require_fresh(form, head, one, texts_of(prompt, done))
+def test_a_draft_depends_on_the_text_alone(name, lengths, tmp_path):
+    """After each of 40 steps, what it proposes is what a fresh drafter proposes on the whole text."""
+    head = FORMATS[name].read(tmp_path)
+    require_of_text_alone(
+        lambda shape: FORMATS[name].drafter(head, shape, Law.IID, WARM), target(), lengths
+    )
 
 
 def test_the_contract_says_what_is_read(tmp_path):
