@@ -1,5 +1,6 @@
 """Weights of heads on their way: in bfloat16, and without matrices that are their target's."""
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,25 @@ def matrices_of(target: TransformersModel) -> dict[str, Tensor]:
     return {name: module.weight.detach().cpu() for name, module in modules.items()}
 
 
-def lean(weights: bytes, matrices: Matrices) -> bytes:
-    """A file of weights in bfloat16, which names matrices that are the target's instead of holding them."""
+def lean(weights: bytes, matrices: Matrices, *, pickled: bool = False) -> bytes:
+    """A file of weights in bfloat16, which names matrices that are the target's instead of holding them.
+
+    Args:
+        weights: the file.
+        matrices: those of the target.
+        pickled: whether it is one of `torch.save`, as Medusa's is; none of these holds such matrices.
+    """
+    if pickled:
+        tensors = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
+        torch.save({name: _short(tensor) for name, tensor in tensors.items()}, file := io.BytesIO())
+        return file.getvalue()
     kept, lacking = {}, {}
     for name, tensor in load(weights).items():
         same = [key for key, own in matrices.items() if _equal(own, tensor)]
         if same:
             lacking[LACKS + name] = same[0]
         else:
-            kept[name] = tensor.bfloat16() if tensor.dtype == torch.float32 else tensor
+            kept[name] = _short(tensor)
     return save(kept, metadata={"format": "pt", **lacking})
 
 
@@ -51,6 +62,10 @@ def completed(file: Path, matrices: Matrices) -> None:
     tensors = load(file.read_bytes())
     tensors |= {name: matrices[key].bfloat16() for name, key in lacking.items()}
     write_whole(file, save(tensors, metadata={"format": "pt"}))
+
+
+def _short(tensor: Tensor) -> Tensor:
+    return tensor.bfloat16() if tensor.dtype == torch.float32 else tensor
 
 
 def _equal(own: Tensor, tensor: Tensor) -> bool:

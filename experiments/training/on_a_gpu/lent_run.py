@@ -1,6 +1,7 @@
 """Texts, plan, training and what comes back, one after the other and each within its time."""
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,9 @@ from treespec.models.load import load_pair
 __all__ = ["LentRun"]
 
 RENEWED_EVERY = 60.0
-"""Seconds after which what is to come back is packed again."""
+"""Seconds after which what is to come back is packed again; also as soon as a draft is finished."""
+LOOKED_EVERY = 2.0
+"""Seconds between two looks for finished drafts."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,11 @@ def renewed(packer: Packer, reporter: Reporter) -> Iterator[None]:
     ended = threading.Event()
 
     def repeat() -> None:
-        while not ended.wait(RENEWED_EVERY):
+        packed, finished = time.monotonic(), packer.finished
+        while not ended.wait(LOOKED_EVERY):
+            if packer.finished == finished and time.monotonic() - packed < RENEWED_EVERY:
+                continue
+            packed, finished = time.monotonic(), packer.finished
             try:
                 packer.pack()
             except OSError as error:  # such as a checkpoint that was just removed

@@ -73,6 +73,11 @@ class Packer:
     _packed: dict[str, tuple[object, bytes]] = field(default_factory=dict)
     _left_out: frozenset[str] = frozenset()
 
+    @property
+    def finished(self) -> int:
+        """Number of finished drafts."""
+        return sum((draft / "result.json").exists() for draft in self._drafts())
+
     def pack(self) -> None:
         """Renew what has changed."""
         parcels = {
@@ -124,8 +129,8 @@ class Packer:
             with zipfile.ZipFile(opened, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
                 for path, source in content.items():
                     data = source.read_bytes() if isinstance(source, Path) else source
-                    if name == "heads" and path.endswith(".safetensors"):
-                        data = lean(data, self.matrices)
+                    if name == "heads" and path.endswith((".safetensors", ".pt")):
+                        data = lean(data, self.matrices, pickled=path.endswith(".pt"))
                     archive.writestr(path, data)
             self._packed[name] = stamp, opened.getvalue()
         return self._packed[name][1]
