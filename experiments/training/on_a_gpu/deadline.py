@@ -2,20 +2,18 @@
 
 import time
 
-__all__ = ["Deadline"]
+__all__ = ["Deadline", "WholeParts"]
 
 
 class Deadline:
-    """Says when to stop, so that a part of the work ends in time.
-
-    What was done since it was asked last is taken as what will be done until it is asked next.
+    """Says when the time is up.
 
     Args:
         at: the time, on the clock of `time.monotonic`.
     """
 
     def __init__(self, at: float) -> None:
-        self.at, self._asked = at, time.monotonic()
+        self.at = at
 
     @property
     def left(self) -> float:
@@ -23,6 +21,21 @@ class Deadline:
         return self.at - time.monotonic()
 
     def __call__(self) -> bool:
-        now = time.monotonic()
-        next_ends, self._asked = 2 * now - self._asked, now
-        return next_ends > self.at
+        return self.left <= 0
+
+
+class WholeParts(Deadline):
+    """Says to stop when another part would end too late: one that takes as long as the last one.
+
+    Args:
+        at: the time, on the clock of `time.monotonic`; the first part begins now.
+    """
+
+    def __init__(self, at: float) -> None:
+        super().__init__(at)
+        self._asked = time.monotonic()
+
+    def __call__(self) -> bool:
+        took = time.monotonic() - self._asked
+        self._asked += took
+        return self.left < took

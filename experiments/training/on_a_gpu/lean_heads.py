@@ -51,7 +51,7 @@ def lean(weights: bytes, matrices: Matrices, *, pickled: bool = False) -> bytes:
 
 
 def completed(file: Path, matrices: Matrices) -> None:
-    """Put the target's matrices back into a file of weights."""
+    """Put the target's matrices, as they are, back into a file of weights."""
     from safetensors import safe_open
 
     with safe_open(file, "pt") as opened:
@@ -60,7 +60,7 @@ def completed(file: Path, matrices: Matrices) -> None:
     if not lacking:
         return
     tensors = load(file.read_bytes())
-    tensors |= {name: matrices[key].bfloat16() for name, key in lacking.items()}
+    tensors |= {name: matrices[key] for name, key in lacking.items()}
     write_whole(file, save(tensors, metadata={"format": "pt"}))
 
 

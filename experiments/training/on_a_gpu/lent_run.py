@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treespec.experiments.records.manifest import environment
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.training.on_a_gpu.deadline import Deadline
+from treespec.experiments.training.on_a_gpu.deadline import Deadline, WholeParts
 from treespec.experiments.training.on_a_gpu.lean_heads import matrices_of
 from treespec.experiments.training.on_a_gpu.parcels import LIMITS, TEXTS, TRAINING, Limits, Packer
 from treespec.experiments.training.on_a_gpu.plan import Plan, tokens_within
@@ -83,7 +83,9 @@ class LentRun:
         with self.reporter.task(f"reading {target}"):
             pair = load_pair(target, "none", dtype="bfloat16", device=self.device, passes="eager")
         recipe = replace(self.recipe, target=target)
-        written = write_texts(self.work / TEXTS, recipe, pair, self.reporter, deadline)
+        written = write_texts(
+            self.work / TEXTS, recipe, pair, self.reporter, WholeParts(deadline.at)
+        )
         tokens, texts, seconds = written.data.tokens, len(written.data), written.seconds
         self.reporter.note(
             f"{tokens:,} tokens in {texts:,} texts; {written.tokens:,} of them in {seconds:.0f} s now"

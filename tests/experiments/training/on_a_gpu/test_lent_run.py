@@ -7,7 +7,7 @@ import pytest
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.training.loop import OutOfTime
-from treespec.experiments.training.on_a_gpu.deadline import Deadline
+from treespec.experiments.training.on_a_gpu.deadline import Deadline, WholeParts
 from treespec.experiments.training.on_a_gpu.lent_run import LentRun
 from treespec.experiments.training.on_a_gpu.parcels import unpacked
 from treespec.experiments.training.on_a_gpu.plan import Plan, tokens_within
@@ -29,7 +29,7 @@ class Asked(Deadline):
     """Says to stop when it is asked the n-th time."""
 
     def __init__(self, times: int) -> None:
-        super().__init__(0.0)
+        super().__init__(1e12)
         self.times = times
 
     @property
@@ -71,6 +71,19 @@ def test_goes_on_elsewhere_with_what_came_back(
     assert sorted(path.name for path in OUT.iterdir()) == [
         *("heads.zip.1-of-1", "state.zip.1-of-1", "texts.zip.1-of-1")
     ]
+
+
+def test_time_is_up_and_no_batch_is_begun_that_would_end_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([0.0, 4.0, 4.0, 9.0, 9.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    writing = WholeParts(10.0)
+    assert not writing()  # 4 s for a batch, and 6 s are left
+    assert writing()  # 5 s, and 1 s is left
+    monkeypatch.setattr("time.monotonic", lambda: 9.9)
+    assert not Deadline(10.0)()
+    assert Deadline(9.9)()
 
 
 def test_the_budget_fills_the_time_and_is_the_same_for_all() -> None:
