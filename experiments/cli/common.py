@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from glob import escape, glob
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -91,6 +91,25 @@ AsJson = Annotated[
     typer.Option(
         "--json",
         help="Print only one JSON object; progress goes to stderr. null means not available.",
+    ),
+]
+
+ExecutorName = Annotated[
+    Literal["process", "local", "slurm"],
+    typer.Option(
+        "--executor",
+        help="process: one by one in this process; local: worker processes; slurm: a cluster.",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="Jobs in parallel; for local, 1 by default.")
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm",
+        metavar="KEY=VALUE",
+        help="An option of sbatch, such as partition=gpu; repeatable.",
     ),
 ]
 

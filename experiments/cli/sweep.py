@@ -1,7 +1,7 @@
 """The command `treespec sweep`: a grid of experiments, on this machine or on a cluster."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -11,8 +11,11 @@ from treespec.experiments.cli.common import (
     AsJson,
     ConfigArgument,
     Debug,
+    ExecutorName,
     Plugins,
     Quiet,
+    SlurmOptions,
+    Workers,
     complain,
     echo,
     friendly,
@@ -45,28 +48,13 @@ def sweep_command(
     out: Annotated[
         Path | None, typer.Option("--out", help="The sweep's folder; sweeps/<name> by default.")
     ] = None,
-    executor: Annotated[
-        Literal["process", "local", "slurm"],
-        typer.Option(
-            "--executor",
-            help="process: one by one in this process; local: worker processes; slurm: a cluster.",
-        ),
-    ] = "process",
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Jobs in parallel; for local, 1 by default.")
-    ] = None,
+    executor: ExecutorName = "process",
+    workers: Workers = None,
     retries: Annotated[
         int,
         typer.Option("--retries", help="How often to retry a job that fails.", min=0, max=100),
     ] = 1,
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slurm",
-            metavar="KEY=VALUE",
-            help="An option of sbatch, such as partition=gpu; repeatable.",
-        ),
-    ] = None,
+    slurm: SlurmOptions = None,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="On Ctrl-C, cancel the SLURM jobs too.")
     ] = False,

@@ -1,7 +1,7 @@
 """`treespec train`: train drafts for a target, and let the target write the texts for it."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -9,7 +9,10 @@ from typer.core import TyperGroup
 from treespec.experiments.cli.common import (
     AsJson,
     Debug,
+    ExecutorName,
     Quiet,
+    SlurmOptions,
+    Workers,
     echo,
     friendly,
     json_text,
@@ -73,24 +76,9 @@ def train_command(
     only: Annotated[
         str | None, typer.Option("--only", metavar="NAME", help="Train this draft alone.")
     ] = None,
-    executor: Annotated[
-        Literal["process", "local", "slurm"],
-        typer.Option(
-            "--executor",
-            help="process: one after the other in this process; local: processes; slurm: a cluster.",
-        ),
-    ] = "process",
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Drafts in parallel; for local, 1 by default.")
-    ] = None,
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slurm",
-            metavar="KEY=VALUE",
-            help="An option of sbatch, such as partition=gpu; repeatable.",
-        ),
-    ] = None,
+    executor: ExecutorName = "process",
+    workers: Workers = None,
+    slurm: SlurmOptions = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,

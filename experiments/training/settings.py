@@ -4,20 +4,19 @@ from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from treespec.errors import Unreadable
 from treespec.experiments.config.base import FileName, Tokens
-from treespec.experiments.config.file import override
+from treespec.experiments.config.file import read_data
 from treespec.experiments.config.files import is_file
 from treespec.experiments.config.schema import Prompts
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.training.families import Rate, Share, Size, Trainee
-from treespec.files import CONFIG_BYTES, brief, parse_yaml, read_text
+from treespec.files import brief
 from treespec.reading_models import Strict, nearest, problems
 from treespec.search.growth.keys import Name
 
@@ -84,7 +83,7 @@ class Measuring(Strict):
     every: Tokens
     """Tokens between two measurements."""
     positions: Size = 512
-    """Tokens of all answers together: of as many prompts, chosen by the seed, as have 64 each."""
+    """Tokens of all answers together: of as many prompts as give 64 each, always the same ones."""
 
 
 class Tuning(Strict):
@@ -165,14 +164,7 @@ def load_training(source: str | Path, overrides: Sequence[str] = ()) -> Training
                 f"no training config {brief(str(source))}{hint} (shipped: {', '.join(known)})"
             )
         path = known[str(source)]
-    try:
-        data: Any = parse_yaml(read_text(path, CONFIG_BYTES))
-    except Unreadable as error:
-        raise ConfigError(f"{path}: {error}") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a config is a mapping of keys")
-    for change in overrides:
-        data = override(data, change)
+    data = read_data(path, overrides)[1]
     try:
         return TrainingConfig.model_validate(data)
     except ValidationError as error:

@@ -15,7 +15,7 @@ The same command goes on where it was killed, and ends with the same weights (wi
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -38,13 +38,14 @@ from treespec.experiments.training.curves import save_curves
 from treespec.experiments.training.families import TrainedDraft
 from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
 from treespec.experiments.training.loop import Diverged, Progress, Schedule, train
-from treespec.experiments.training.metric import Metric, measure
+from treespec.experiments.training.metric import measure
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.processes import ALONE, Processes
 from treespec.experiments.training.settings import TrainingConfig, as_yaml
 from treespec.experiments.training.students.student import Student
 from treespec.experiments.training.teacher import Teacher
 from treespec.experiments.training.trained import Trained
+from treespec.experiments.training.watch import CHOSEN_BY, Watch
 from treespec.files import write_whole
 from treespec.models.fingerprint import fingerprint
 from treespec.models.load import Pair
@@ -56,12 +57,8 @@ NORMS_LEARN_AT = 0.5
 """Learning rate of norms and biases, as a multiple of that of matrices."""
 WARMUP_STEPS, WARMUP_SHARE = 40, 0.1
 """Steps until the learning rate is reached, and their largest share of all steps."""
-CHOSEN_BY = "tokens_per_step_best_first_16"
-"""What decides between learning rates."""
 POSITIONS_EACH = 64
 """Positions of each held-out answer: the first tokens of answers are much alike."""
-RISE = 0.02
-"""Tokens per step that a draft must have gained between two measurements, or a warning is given."""
 UNTIMED_STEPS, TIMED_STEPS = 3, 8
 """Steps that show how fast a draft trains, and those before them, in which a device warms up."""
 
@@ -142,12 +139,12 @@ class TrainingRun:
         """How fast a draft trains and is measured here: a few steps, which are thrown away."""
         start, steps = time.perf_counter(), self.config.batch_tokens
         student = draft.student(self.pair, self.kept, self.config.seed)
-        told = _Told(self, student, f"timing {draft.label}", measures=False)
+        watch = self._watch(student, f"timing {draft.label}")
         with TemporaryDirectory(dir=self.out) as folder:
             rate, checkpoint = self.config.learning_rate, Path(folder) / "checkpoint.pt"
-            warm = self._train(student, rate, UNTIMED_STEPS * steps, checkpoint, told)
+            warm = self._train(student, rate, UNTIMED_STEPS * steps, checkpoint, watch)
             timed = UNTIMED_STEPS + TIMED_STEPS
-            done = self._train(student, rate, timed * steps, checkpoint, told)
+            done = self._train(student, rate, timed * steps, checkpoint, watch)
         measure(self.says, student.drafter)
         return Pace(
             (done.seconds - warm.seconds) / (done.tokens - warm.tokens),
@@ -256,12 +253,12 @@ class TrainingRun:
         _ = self.inputs  # refuses others before anything is trained
         rate = self._learning_rate(draft)
         student = draft.student(self.pair, self.kept, self.config.seed)
-        told = _Told(self, student, draft.label)
+        watch = self._watch(student, draft.label, self.config.metric.every)
         progress = self._train(
-            student, rate, draft.tokens or self.config.tokens, folder / "checkpoint.pt", told
+            student, rate, draft.tokens or self.config.tokens, folder / "checkpoint.pt", watch
         )
         if not progress.curve or progress.curve[-1]["tokens"] < progress.tokens:
-            told.measure(progress)
+            watch.measure(progress)
         trained = Trained(
             draft=draft.label, family=draft.family, parameters=student.size, learning_rate=rate,
             seconds=progress.seconds, curve=progress.curve,
@@ -285,10 +282,10 @@ class TrainingRun:
             if str(rate) in found:
                 continue
             student = draft.student(self.pair, self.kept, self.config.seed)
-            told = _Told(self, student, f"{draft.label}, learning rate {rate:g}", measures=False)
+            watch = self._watch(student, f"{draft.label}, learning rate {rate:g}")
             checkpoint = path.with_name(f"tuning-{rate:g}.pt")
             try:
-                self._train(student, rate, tokens, checkpoint, told)
+                self._train(student, rate, tokens, checkpoint, watch)
                 found[str(rate)] = measure(self.says, student.drafter).row()[CHOSEN_BY] or 0.0
             except Diverged:
                 found[str(rate)] = 0.0
@@ -299,8 +296,11 @@ class TrainingRun:
         self.reporter.note(f"{draft.label}: learning rate {best} of {', '.join(found)}")
         return float(best)
 
+    def _watch(self, student: Student, name: str, every: int | None = None) -> Watch:
+        return Watch(student, name, self.reporter, lambda: self.says, every)
+
     def _train(
-        self, student: Student, rate: float, tokens: int, checkpoint: Path, told: "_Told"
+        self, student: Student, rate: float, tokens: int, checkpoint: Path, watch: Watch
     ) -> Progress:
         """Train a student on a budget of tokens."""
         teacher = Teacher(self.pair.target, student.reads, student.kept)
@@ -319,12 +319,12 @@ class TrainingRun:
         warmup = max(1, min(WARMUP_STEPS, int(steps * WARMUP_SHARE)))
         schedule = Schedule(muon_lr=rate, adamw_lr=rate * NORMS_LEARN_AT, warmup_steps=warmup)
         with self.reporter.units(
-            tokens, doing=told.name, finished=told.name, counted="tokens"
+            tokens, doing=watch.name, finished=watch.name, counted="tokens"
         ) as begin:
-            told.begin = begin
+            watch.begin = begin
             return train(
                 student.trained(), learn, schedule, tokens, checkpoint,
-                after=told, stores=self.others.first, stopping=self.stopping,
+                after=watch, stores=self.others.first, stopping=self.stopping,
             )  # fmt: skip
 
 
@@ -346,46 +346,3 @@ def claim(config: TrainingConfig, out: Path) -> None:
         )
     out.mkdir(parents=True, exist_ok=True)
     write_whole(path, text)
-
-
-class _Told:
-    """Is called after each step: shows progress, measures the draft, warns if it does not become better."""
-
-    def __init__(
-        self, run: TrainingRun, student: Student, name: str, *, measures: bool = True
-    ) -> None:
-        self._run, self._student, self.name, self._measures = run, student, name, measures
-        self.begin: Callable[..., None] = lambda text, work=1: None
-        self.metric: Metric | None = None
-        self._shown = 0
-
-    def __call__(self, progress: Progress) -> None:
-        self.begin(f"{self.name}, loss {progress.loss:.3f}", progress.tokens - self._shown)
-        self._shown = progress.tokens
-        done = progress.curve[-1]["tokens"] if progress.curve else 0
-        if self._measures and progress.tokens - done >= self._run.config.metric.every:
-            self.measure(progress)
-
-    def measure(self, progress: Progress) -> None:
-        """Append a line to the curve."""
-        self.metric = measure(self._run.says, self._student.drafter)
-        line: dict[str, Any] = {"tokens": progress.tokens, "loss": progress.loss}
-        row = self.metric.row()
-        line["metric_seconds"] = row.pop("seconds")
-        progress.curve.append(line | row)
-        shown = self.metric.trees
-        self._run.reporter.note(
-            f"{self.name}, {progress.tokens:,} tokens: loss {progress.loss:.3f}; tokens per step "
-            + ", ".join(
-                f"{tree} {figure.tokens_per_step.estimate:.3f}" for tree, figure in shown.items()
-            )
-        )
-        if len(progress.curve) == 2 and _rise(progress.curve) < RISE:
-            self._run.reporter.note(
-                f"warning: {self.name} has not become better since the first measurement "
-                f"({CHOSEN_BY.replace('_', ' ')}: {_rise(progress.curve):+.3f}): try another learning rate"
-            )
-
-
-def _rise(curve: Sequence[Mapping[str, Any]]) -> float:
-    return curve[-1][CHOSEN_BY] - curve[0][CHOSEN_BY]
