@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 from pydantic import Field
 
 from treespec.draft import BlockDraft, Eagle, Eagle3, Medusa, Mtp
-from treespec.errors import UnsupportedModel
 from treespec.experiments.config.files import stamp
 from treespec.experiments.config.model_draft import all_of, built_in, label_of_draft
 from treespec.plugins import Budget, Settings, Wanted
@@ -62,7 +61,6 @@ class TrainedHead(Settings):
         Raises:
             InvalidArgument: if the folder holds something already, or the layout cannot say what the head
                 reads.
-            UnsupportedModel: if the family has no layout of a head alone.
         """
 
     def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
@@ -202,10 +200,9 @@ class MtpDraft(TrainedHead):
         )
 
     def write(self, head: Any, folder: Path) -> None:
-        raise UnsupportedModel(
-            "modules for multi-token prediction are published inside their target's files: there is no "
-            "layout of a module alone"
-        )
+        from treespec.draft.trained.mtp_files import save_mtp
+
+        save_mtp(head, folder)
 
     def conventions(self, target: Any) -> dict[str, dict[str, Any]]:
         from treespec.draft.trained.mtp_files import conventions

@@ -25,7 +25,7 @@ from treespec.draft.trained.head_model import HeadModel
 from treespec.draft.trained.head_net import HeadNet
 from treespec.draft.trained.llama_parts import JoinedFeatures, SideBySide
 from treespec.draft.trained.mtp import Mtp
-from treespec.draft.trained.mtp_files import load_mtp
+from treespec.draft.trained.mtp_files import load_mtp, save_mtp
 from treespec.draft.trained.target_parts import TargetParts
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
@@ -41,7 +41,7 @@ class Format:
         family: module of `heads` that writes and computes it.
         load: reads it.
         drafter: drafts with it.
-        save: writes it in its authors' layout, if it stands in files of its own.
+        save: writes it in its authors' layout.
         options: of the checkpoint.
         conventions: arguments of `rows` that are arguments of `load` too.
         architecture: of its target.
@@ -50,7 +50,7 @@ class Format:
     family: Any
     load: Callable[..., HeadModel]
     drafter: type[HeadDrafter]
-    save: Callable[..., None] | None
+    save: Callable[..., None]
     options: dict[str, Any] = field(default_factory=dict)
     conventions: dict[str, Any] = field(default_factory=dict)
     architecture: str = "llama"
@@ -99,7 +99,9 @@ def _mtp(layout: str, **conventions: Any) -> Format:
     """On a target of its own architecture, or, beside no target, on one of llama."""
     of_target = layout in mtp_target.FAMILIES
     options = {} if of_target else {"layout": layout, "target_layers": 4}
-    return Format(mtp, load_mtp, Mtp, None, options, conventions, layout if of_target else "llama")
+    return Format(
+        mtp, load_mtp, Mtp, save_mtp, options, conventions, layout if of_target else "llama"
+    )
 
 
 FORMATS = {

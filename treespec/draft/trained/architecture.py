@@ -4,7 +4,7 @@ A module for multi-token prediction is a layer of its target's architecture, wha
 attention, experts, gates, norms of its own. So transformers' own classes compute it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,10 +29,12 @@ class Architecture:
     Args:
         config: the sizes, of a model of one layer, which attends to the whole text.
         body: a model of that layer without memory, of which the layer and the classes are taken.
+        published: what the config.json says of the layers.
     """
 
     config: Any
     body: Any
+    published: Mapping[str, Any]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, like: Any) -> "Architecture":
@@ -65,7 +67,7 @@ class Architecture:
                     f"{checkpoint.name!r}: {kind} models are not made of layers, a norm and rotary "
                     "positions"
                 )
-            return cls(config, body)
+            return cls(config, body, given.get("text_config", given))
         except UnsupportedModel:
             raise
         except Exception as error:  # transformers checks sizes by errors of several classes

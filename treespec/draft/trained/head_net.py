@@ -13,7 +13,7 @@ At drafted tokens there is no feature of the target: there the head reads the st
 at the token before (`recycles`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, no_type_check
 
 import torch
@@ -44,6 +44,7 @@ class HeadNet(PreTrainedModel):
         kept: the target's ids of the head's v tokens; None if v = V.
         rotary: the positions that the layers read; by default those of Llama.
         zero_first: whether the embedding at position 0 is zero.
+        published: what the checkpoint's config.json says of the layers, if it is needed to write the head.
     """
 
     base_model_prefix = "model"
@@ -66,12 +67,14 @@ class HeadNet(PreTrainedModel):
         kept: Int[Tensor, " v"] | None = None,
         rotary: nn.Module | None = None,
         zero_first: bool = False,
+        published: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(config)
         rotary = LlamaRotaryEmbedding(config) if rotary is None else rotary
         self.model = HeadBody(config, embedding, combine, layers, norm, rotary, zero_first)
         self.fuse, self.lm_head = fuse, head
         self.recycles, self.state_width, self.logits_width = recycles, width, vocab_size
+        self.published = published
         self.register_buffer("kept", kept, persistent=False)
 
     @classmethod

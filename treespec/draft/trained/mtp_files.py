@@ -3,9 +3,12 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from treespec.draft.trained.architecture import Architecture
 from treespec.draft.trained.checkpoint import Checkpoint, read_checkpoint
@@ -20,14 +23,27 @@ from treespec.draft.trained.llama_parts import (
     taken_linear,
 )
 from treespec.draft.trained.target_parts import TargetParts, require_width
+from treespec.draft.trained.writing import write_head
 from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["conventions", "load_mtp"]
+__all__ = ["conventions", "load_mtp", "save_mtp"]
 
 OF_A_MODULE = re.compile(r"(?:model\.(?:language_model\.)?)?(?:mtp|mtp_layers|layers\.(\d+))\.")
 """How names begin in a target's files that may be those of a module."""
+
+OF_NETWORK = {
+    "model.layers.0.": "",
+    "model.combine.embedding_norm.": "token_layernorm.",
+    "model.combine.state_norm.": "hidden_layernorm.",
+    "model.combine.project.": "input_proj.",
+    "model.norm.": "final_layernorm.",
+}
+"""Beginnings of the network's names, and those of speculators behind `mtp_layers.0.`."""
+PROJECT = "mtp_layers.0.input_proj.weight"
+SPECULATORS_VERSION = "0.9.0"
+"""The version of speculators whose layout is written."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +137,50 @@ def load_mtp(
     return probed(checkpoint.name, net, contract)
 
 
+def save_mtp(head: HeadModel, folder: Path) -> None:
+    """Write a module on its own, in the layout of speculators, which `load_mtp` reads.
+
+    The layout has the embedding before the state: columns of the projection of other modules change places.
+    Embedding and head are the target's. As no file does, it does not say on which side of the final norm
+    the states are, and whether the first embedding is zero: give `load_mtp` the same arguments again.
+
+    Raises:
+        InvalidArgument: if the folder holds something already, or the module has an embedding or a head
+            that is not its target's.
+    """
+    contract, net = head.contract, head.net
+    own = [name for name in ("embedding", "head") if getattr(contract, name) == "own"]
+    if own:
+        raise InvalidArgument(
+            f"a module with its own {' and '.join(own)} cannot be written: the layout of speculators takes "
+            "those of the target"
+        )
+    tensors = {
+        f"mtp_layers.0.{theirs}{name.removeprefix(ours)}": tensor
+        for name, tensor in net.state_dict().items()
+        for ours, theirs in OF_NETWORK.items()
+        if name.startswith(ours)
+    }
+    if contract.order[0] == "state":
+        states, embeddings = tensors[PROJECT].chunk(2, dim=1)
+        tensors[PROJECT] = torch.cat([embeddings, states], dim=1)
+    method = {"proposal_type": "greedy", "speculative_tokens": 3}
+    config = {
+        "architectures": ["MTPDraftModel"],
+        "speculators_model_type": "mtp",
+        "speculators_version": SPECULATORS_VERSION,
+        "speculators_config": {
+            "algorithm": "mtp",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [method],
+            "verifier": {"name_or_path": None, "architectures": []},
+        },
+        "transformer_layer_config": net.published,
+        "num_nextn_predict_layers": 1,
+    }
+    write_head(folder, config, tensors)
+
+
 def conventions() -> dict[str, dict[str, Any]]:
     """What no file states: the side of the final norm, and the order; by label, arguments of `load_mtp`."""
     return {
@@ -151,8 +211,19 @@ def _net(
 
     layer = architecture.layer(checkpoint, at + layout.block, parts)
     own = {
-        "embedding": checkpoint.maybe(f"{at}embed_tokens.weight", (parts.vocab_size, h)),
-        "head": checkpoint.maybe(f"{at}shared_head.head.weight", (parts.logits, h)),
+        name: None if tensor is None or _equal(tensor, of_target.weight) else tensor
+        for name, tensor, of_target in (
+            (
+                "embedding",
+                checkpoint.maybe(f"{at}embed_tokens.weight", (parts.vocab_size, h)),
+                parts.embedding,
+            ),
+            (
+                "head",
+                checkpoint.maybe(f"{at}shared_head.head.weight", (parts.logits, h)),
+                parts.head,
+            ),
+        )
     }
     net: Any = HeadNet(
         architecture.config,
@@ -174,9 +245,16 @@ def _net(
         vocab_size=parts.logits,
         rotary=architecture.rotary(parts),
         zero_first=zero,
+        published=architecture.published,
     )
     checkpoint.require_all_taken()
     return net, {name for name, tensor in own.items() if tensor is not None}
+
+
+def _equal(copy: Float[Tensor, "v H"], of_target: Any) -> bool:
+    """Whether a module's matrix is a copy of the target's."""
+    own = of_target[: len(copy)].detach()
+    return own.shape == copy.shape and torch.equal(copy.to(own.device, own.dtype), own)
 
 
 def _place(target: object) -> str:

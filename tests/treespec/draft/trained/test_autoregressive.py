@@ -43,7 +43,7 @@ def test_rows_are_those_of_a_straight_line(name, tmp_path):
     require_close(rows, right[2:])
 
 
-@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if form.save])
+@pytest.mark.parametrize("name", [name for name in FORMATS if not name.startswith("mtp")])
 def test_a_head_that_was_written_is_the_same_to_the_last_bit(name, tmp_path):
     form, model = FORMATS[name], target()
     head = head_of(name, tmp_path / "read", model)

@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import Mtp
-from treespec.draft.trained.mtp_files import load_mtp
+from treespec.draft.trained.mtp_files import load_mtp, save_mtp
 from treespec.errors import InvalidArgument, LoadError, UnsupportedModel
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
@@ -77,6 +78,46 @@ def test_experts_may_stand_in_one_tensor(tmp_path):
 
     changed(tmp_path, fuse)
     assert torch.equal(rows(load_mtp(str(tmp_path), model)), right)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("mtp")])
+def test_a_module_that_was_written_is_the_same(name, tmp_path):
+    """Its tensors are, to the last bit; where columns changed places, rows are sums in another order."""
+    form, model = FORMATS[name], FORMATS[name].target()
+    head = head_of(name, tmp_path / "read", model)
+    save_mtp(head, tmp_path / "written")
+    again = form.read(tmp_path / "written", model)
+    assert again.contract == replace(head.contract, order=("embedding", "state"))
+    torch.testing.assert_close(rows(again), rows(head), rtol=0, atol=1e-5)
+    kept, found = (one.net.state_dict() for one in (head, again))
+    moved = {"model.combine.project.weight"} if head.contract.order[0] == "state" else set()
+    assert kept.keys() == found.keys()
+    assert all(torch.equal(kept[key], found[key]) for key in kept.keys() - moved)
+    save_mtp(again, tmp_path / "twice")
+    for file in ("config.json", "model.safetensors"):
+        once, twice = (tmp_path / place / file for place in ("written", "twice"))
+        assert once.read_bytes() == twice.read_bytes()
+    with pytest.raises(InvalidArgument, match="is not empty"):
+        save_mtp(head, tmp_path / "written")
+
+
+def test_a_copy_of_the_targets_matrices_is_not_written(tmp_path):
+    random, model = files.Random(1), FORMATS["mtp, glm"].target()
+    net = model.model
+    copies = {
+        "embedding": net.get_input_embeddings().weight.detach(),
+        "head": net.get_output_embeddings().weight.detach(),
+    }
+    mtp.checkpoint(tmp_path / "copies", "glm", **copies)
+    head = load_mtp(str(tmp_path / "copies"), model)
+    assert (head.contract.embedding, head.contract.head) == ("target's", "target's")
+    save_mtp(head, tmp_path / "written")
+    names = load_file(tmp_path / "written" / "model.safetensors")
+    assert not [name for name in names if "embed" in name or "lm_head" in name]
+    mtp.checkpoint(tmp_path / "own", "glm", head=random.head(96))
+    with pytest.raises(InvalidArgument, match="its own head cannot be written"):
+        save_mtp(load_mtp(str(tmp_path / "own"), model), tmp_path / "never")
+    assert not (tmp_path / "never").exists()
 
 
 def test_a_module_may_have_an_embedding_and_a_head_of_its_own(tmp_path):
