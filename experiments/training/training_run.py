@@ -231,7 +231,7 @@ class TrainingRun:
                     positions=self.config.metric.positions,
                     stop=stop_at_tokens(self.pair.end_tokens),
                 ).save(path)
-        return TargetSays(self.pair.target, HeldOut.load(path))
+        return TargetSays(self.pair.target, HeldOut.load(path), self.kept)
 
     @cached_property
     def kept(self) -> Int[Tensor, " v"] | None:
@@ -250,21 +250,22 @@ class TrainingRun:
         finished = Trained.read(folder)
         if finished is not None:
             return finished
-        _ = self.inputs  # refuses others before anything is trained
+        _ = self.inputs, self.says  # refused before anything is trained
         rate = self._learning_rate(draft)
         student = draft.student(self.pair, self.kept, self.config.seed)
-        watch = self._watch(student, draft.label, self.config.metric.every)
+        first = self.others.first
+        watch = self._watch(student, draft.label, self.config.metric.every if first else None)
         progress = self._train(
             student, rate, draft.tokens or self.config.tokens, folder / "checkpoint.pt", watch
         )
-        if not progress.curve or progress.curve[-1]["tokens"] < progress.tokens:
+        if first and progress.curve[-1]["tokens"] < progress.tokens:
             watch.measure(progress)
         trained = Trained(
             draft=draft.label, family=draft.family, parameters=student.size, learning_rate=rate,
             seconds=progress.seconds, curve=progress.curve,
             settings=draft.model_dump(mode="json"), inputs=self.inputs,
         )  # fmt: skip
-        if self.others.first:
+        if first:
             shutil.rmtree(folder / "head", ignore_errors=True)  # of a process that was killed here
             student.save(folder / "head")
             trained.save(folder)

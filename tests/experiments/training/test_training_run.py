@@ -15,7 +15,7 @@ from treespec.experiments.errors import ConfigError, TrainingError
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.sweep.executors import LocalWorkers
-from treespec.experiments.training import loop
+from treespec.experiments.training import loop, watch
 from treespec.experiments.training.loop import Diverged
 from treespec.experiments.training.packing import Texts
 from treespec.experiments.training.settings import load_training, shipped_trainings
@@ -44,12 +44,17 @@ def test_a_killed_training_ends_with_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "MOST_TIME", float("inf"))
     (whole,) = run(tmp_path / "whole").run()
-    assert [row["tokens"] for row in whole.curve] == [512, 1024]
+    assert [row["tokens"] for row in whole.curve] == [0, 512, 1024]
+    assert 0 < whole.curve[-1]["held_out_loss"] < whole.curve[0]["held_out_loss"]
+    (seldom,) = run(tmp_path / "seldom", "metric.every=4096").run()
+    assert [row["tokens"] for row in seldom.curve] == [0, 1024]
+    assert weights(tmp_path / "whole") == weights(tmp_path / "seldom")
     assert whole.curve[-1]["tokens_per_step_chain_4"] >= 1
     assert (tmp_path / "whole" / "curves.png").stat().st_size > 1000
     heads = [column.head for column in finding([whole], tmp_path).tables[0].columns]
-    assert "best-first, 64 nodes" in heads
+    assert {"best-first, 64 nodes", "held-out loss"} <= {*heads}
 
     forward, calls = HeadStudent.forward, 0
 
@@ -177,7 +182,7 @@ def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
 
 KILLABLE = """
 from treespec.experiments.cli.__main__ import main
-from treespec.experiments.training import loop
+from treespec.experiments.training import loop, watch
 loop.CHECKPOINT_SECONDS = 0.5
 main()
 """
