@@ -5,20 +5,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tiny_models import build
 
 from treespec.experiments.errors import ConfigError, TrainingError
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.sweep.executors import LocalWorkers
-from treespec.experiments.training import loop, watch
+from treespec.experiments.training import loop, training_run, watch
 from treespec.experiments.training.loop import Diverged
 from treespec.experiments.training.packing import Texts
-from treespec.experiments.training.settings import load_training, shipped_trainings
+from treespec.experiments.training.settings import as_yaml, load_training, shipped_trainings
 from treespec.experiments.training.students.autoregressive import HeadStudent
 from treespec.experiments.training.trained import Trained, finding
 from treespec.experiments.training.training_jobs import MODULE, train_as_jobs
@@ -162,6 +164,38 @@ def test_a_draft_that_the_config_does_not_have(tmp_path: Path) -> None:
         run(tmp_path).run(only="medusa")
 
 
+def test_a_draft_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
+    holding = (
+        "import sys, time; from pathlib import Path; "
+        "from treespec.experiments.training.training_folder import taken\n"
+        "with taken(Path(sys.argv[1])): print(flush=True); time.sleep(600)"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-P", "-c", holding, str(tmp_path / "eagle3")], stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        (tmp_path / "config.yaml").write_text(as_yaml(load_training("embedded", SMALL)))
+        with pytest.raises(
+            TrainingError, match=r"eagle3 is being trained by another process: .*--out"
+        ):
+            run(tmp_path).run()
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_a_target_that_sees_less_than_a_row_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = SimpleNamespace(target=SimpleNamespace(model=build("mistral")))
+    monkeypatch.setattr(training_run, "load_models", lambda models: pair)
+    with pytest.raises(ConfigError, match=r"length = 64, .*sliding_window = 8.*set length"):
+        run(tmp_path).run()
+    assert run(tmp_path / "shorter", "length=8").pair is pair
+
+
 def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
     two = "drafts=[{family: eagle3, inner: 16, boundaries: [2, 3, 4], steps: 1}, {family: eagle, inner: 0}]"
     with pytest.raises(ConfigError, match="inner"):
@@ -182,7 +216,7 @@ def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
 
 KILLABLE = """
 from treespec.experiments.cli.__main__ import main
-from treespec.experiments.training import loop, watch
+from treespec.experiments.training import loop, training_run, watch
 loop.CHECKPOINT_SECONDS = 0.5
 main()
 """
