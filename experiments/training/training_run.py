@@ -42,9 +42,10 @@ from treespec.experiments.training.loop import Diverged, Progress, Schedule, tra
 from treespec.experiments.training.metric import measure
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.processes import ALONE, Processes
-from treespec.experiments.training.settings import TrainingConfig
+from treespec.experiments.training.settings import TrainingConfig, WrittenTexts
 from treespec.experiments.training.students.student import Student
 from treespec.experiments.training.teacher import Teacher, require_sight
+from treespec.experiments.training.texts.leaks import LEAK, leaks, prompts_of
 from treespec.experiments.training.trained import Trained
 from treespec.experiments.training.training_folder import claim, taken
 from treespec.experiments.training.watch import CHOSEN_BY, Watch
@@ -103,6 +104,8 @@ class TrainingRun:
     ) -> None:
         self.config, self.out, self.reporter, self.others = config, out, reporter, others
         self.stopping = stopping
+        self.left_out = 0
+        """Texts that hold a held-out prompt."""
         if others.first:
             claim(config, out)
         others.wait()
@@ -162,6 +165,7 @@ class TrainingRun:
             other.kept,
             other.says,
         )
+        self.left_out = other.left_out
 
     @cached_property
     def pair(self) -> Pair:
@@ -181,8 +185,19 @@ class TrainingRun:
 
     @cached_property
     def texts(self) -> Texts:
-        """What drafts are trained on."""
-        return self.config.texts.read(self.pair)
+        """What drafts are trained on: written texts without those that hold a held-out prompt."""
+        texts = self.config.texts.read(self.pair)
+        if not isinstance(self.config.texts, WrittenTexts):
+            return texts
+        held_out = prompts_of(self.config.held_out, self.pair.tokenizer)
+        leaking = {*leaks(texts.ids, texts.prompts, held_out)}
+        if leaking:
+            self.left_out = len(leaking)
+            self.reporter.note(
+                f"warning: {len(leaking):,} of {len(texts.ids):,} texts hold a held-out prompt ({LEAK} "
+                "tokens in a row of it): they are left out"
+            )
+        return texts.without(leaking)
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -196,6 +211,8 @@ class TrainingRun:
             "tokens of texts": self.texts.tokens,
             "processes": self.others.count,
         }
+        if self.left_out:
+            found["texts left out"] = self.left_out
         path = self.out / "inputs.json"
         before = json.loads(path.read_text()) if path.exists() else found
         changed = [

@@ -1,5 +1,6 @@
 """`treespec train` on the embedded target: what is written, resumption, and what is refused."""
 
+import io
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from tiny_models import build
 
 from treespec.experiments.errors import ConfigError, TrainingError
@@ -22,9 +24,11 @@ from treespec.experiments.training.loop import Diverged
 from treespec.experiments.training.packing import Texts
 from treespec.experiments.training.settings import as_yaml, load_training, shipped_trainings
 from treespec.experiments.training.students.autoregressive import HeadStudent
+from treespec.experiments.training.texts.write_texts import Recipe, write_texts
 from treespec.experiments.training.trained import Trained, finding
 from treespec.experiments.training.training_jobs import MODULE, train_as_jobs
 from treespec.experiments.training.training_run import TrainingRun
+from treespec.models.load import load_pair
 
 SMALL = (
     *("tokens=1024", "length=64", "batch_tokens=128", "vocabulary=512", "texts.files=4"),
@@ -162,6 +166,33 @@ def test_shipped_trainings_have_held_out_prompts(name: str) -> None:
 def test_a_draft_that_the_config_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'medusa', but eagle3"):
         run(tmp_path).run(only="medusa")
+
+
+def test_texts_that_hold_a_held_out_prompt_of_the_config_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    lines = [f"value_{i} = first(other_{i}, {i * 7}) + {i}\n" for i in range(20)]
+    for name, part in (("a.py", lines[:10]), ("b.py", lines[10:])):
+        (tmp_path / "texts" / name).write_text("".join(part))
+    (tmp_path / "own.txt").write_text("".join(lines[13:18]))
+    recipe = Recipe("embedded", tokens=10**5, texts=tmp_path / "texts")
+    write_texts(tmp_path / "written", recipe, load_pair("embedded", "none"), QUIET)
+    said = io.StringIO()
+    training = TrainingRun(
+        load_training(
+            "embedded",
+            [
+                *(setting for setting in SMALL if not setting.startswith(("texts", "held_out"))),
+                f"texts={{kind: written, path: {tmp_path / 'written'}}}",
+                f"held_out={{kind: text, path: {tmp_path / 'own.txt'}}}",
+            ],
+        ),
+        tmp_path / "out",
+        Reporter(Console(file=said, width=200)),
+    )
+    (kept,) = training.texts.ids
+    assert "value_9 " in training.pair.tokenizer.decode(kept)
+    assert "1 of 2 texts hold a held-out prompt" in said.getvalue()
+    assert training.inputs["texts left out"] == 1
 
 
 def test_a_draft_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
