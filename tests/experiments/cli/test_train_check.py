@@ -1,4 +1,4 @@
-"""`treespec train check`: trained drafts are read from their files, run, and compared with their replays."""
+"""`treespec train check`: trained drafts are read from their files, run, and compared with replays."""
 
 import json
 from pathlib import Path
