@@ -282,7 +282,7 @@ class TrainingRun:
         progress = self._train(
             student, rate, draft.tokens or self.config.tokens, folder / "checkpoint.pt", watch
         )
-        if first and progress.curve[-1]["tokens"] < progress.tokens:
+        if first and (not progress.curve or progress.curve[-1]["tokens"] < progress.tokens):
             watch.measure(progress)
         trained = Trained(
             draft=draft.label, family=draft.family, parameters=student.size, learning_rate=rate,
