@@ -42,6 +42,7 @@ app.add_typer(
         "treespec train embedded tokens=50000 --out trained/first",
         "treespec train data texts --target smollm2 --tokens 200000",
         "treespec train smollm2 texts.path=texts",
+        "treespec train check trained/smollm2",
     ),
 )
 
@@ -144,6 +145,43 @@ def _train_as_jobs(
         return Slurm(logs / "slurm", parameters, workers=workers, run=run_job)
 
     train_as_jobs(config, folder, make, Reporter(progress(quiet)), only)
+
+
+@_train.command(
+    "check",
+    epilog=examples(
+        "treespec train check trained/embedded",
+        "treespec train check trained/smollm2 --only eagle3 --json",
+    ),
+)
+def check_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a training.")],
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAME", help="Check this draft alone.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Device of target and drafts.  [the config's]")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Run trained drafts on the held-out prompts, and compare every step with the metric's replay.
+
+    Both are equal but where two numbers are almost tied: each such step is shown with its gap.
+    """
+    with friendly(debug):
+        from treespec.experiments.report.terminal import print_finding
+        from treespec.experiments.run.models import calm_transformers
+        from treespec.experiments.run.progress import Reporter
+        from treespec.experiments.training.check_trained import check_trained, finding
+
+        calm_transformers()
+        checked = check_trained(folder, Reporter(progress(quiet)), only, device)
+        if as_json:
+            echo(json_text({"folder": folder, "trees": [one.row() for one in checked]}))
+        else:
+            print_finding(finding(checked), output())
 
 
 @_train.command(

@@ -7,7 +7,7 @@ these drafts is one pass. What is recorded at a position is what `record_head` a
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,13 +63,21 @@ class Drafts:
         rows: for each position, its rows: the parent's row, the rank among its siblings (-1 for all of
             them), and the probabilities of its children; see `DraftRows`.
         root_logits: `[n, v]`, at the roots.
+        path_logits: after each further token of the text, given the text down to there: for the depths from
+            2 on the rows of the first positions, as far as the text goes. None of a draft model, whose row
+            after a token is that of the root there.
         ids: the target's token of each of their columns; None if these are the ids.
     """
 
     text_ranks: Int[np.ndarray, "n levels"]
     rows: Sequence[tuple[Sequence[int], Sequence[int], Float[np.ndarray, "R width"]]]
     root_logits: Float[Tensor, "n v"]
+    path_logits: Sequence[Float[Tensor, "m v"]] = ()
     ids: Int[Tensor, " v"] | None = None
+
+    def without_logits(self) -> "Drafts":
+        """The same with less memory, as a trace needs it."""
+        return replace(self, root_logits=self.root_logits[:0].clone(), path_logits=())
 
 
 def drafts_of(
@@ -219,6 +227,7 @@ def _grown(
         ranks.note(position, 0, chosen[position])
         growing[position].add(position, -1, 0, 1.0, chosen[position], probs[position])
     along = {position: position for position in positions} if own else {}  # the text's last node
+    path_logits = []
     for level in range(1, levels):
         along = {p: node for p, node in along.items() if ranks.token(p, level) is not None}
         path = [(node, ranks.rest[p + level - 1]) for p, node in along.items()]
@@ -231,6 +240,8 @@ def _grown(
             + [growing[p].tokens[row][rank] for p, row, rank in wanted],
         )
         chosen, probs = _children(logits, width, forest.ids)
+        if path:
+            path_logits.append(logits[: len(path)].clone())  # without those of the whole level
         for i, position in enumerate(along):
             ranks.note(position, level, chosen[i])
             along[position] = first + i
@@ -238,7 +249,7 @@ def _grown(
             value = growing[position].values[row][rank]
             growing[position].add(first + i, row, rank, value, chosen[i], probs[i])
     rows = [(each.parents, each.ranks, np.stack(each.probs)) for each in growing]
-    return Drafts(ranks.found, rows, forest.roots, forest.ids)
+    return Drafts(ranks.found, rows, forest.roots, path_logits, forest.ids)
 
 
 class _Growing:
@@ -302,7 +313,7 @@ def _by_depth(
             for level in range(depth):
                 ranks.note(position, level, chosen[position * depth + level])
         rows = [(parents, ranks_of_rows, probs[position]) for position in range(len(logits))]
-        yield Drafts(ranks.found, rows, logits[:, 0])
+        yield Drafts(ranks.found, rows, logits[:, 0], logits[:, 1:].unbind(1))
         start += len(logits)
 
 

@@ -146,7 +146,7 @@ def train(
         schedule: learning rates.
         total_tokens: the budget.
         checkpoint: file of the last checkpoint; if killed while writing, the previous one remains.
-        after: is called after each step, and may append to the progress's curve.
+        after: is called before the first step and after each one, and may append to the progress's curve.
         stores: whether this process writes checkpoints.
         stopping: is asked after each step whether to stop before the end.
 
@@ -158,6 +158,8 @@ def train(
     progress = _loaded(checkpoint, parameters, optimizers)
     device = next(iter(parameters.values())).device.type
     started, saved = time.perf_counter() - progress.seconds, time.perf_counter()
+    if not progress.step:
+        after(progress)
     while progress.tokens < total_tokens:
         with torch.autocast(device, dtype=torch.bfloat16):
             loss, tokens = learn(progress)

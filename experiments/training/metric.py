@@ -9,9 +9,9 @@ draft does, and two curves can be compared. A static tree that is optimal for th
 move as well, and would be flattered by the positions it was chosen on; which tree is best for a finished
 draft is a question for `treespec search`.
 
-At temperature 1 no tree can be replayed on greedy answers, whose tokens are not drawn. The expected
-acceptance of one drawn child is known at each of their positions all the same, sum_v min(target_probs,
-draft_probs), and its mean stands beside the trees (`overlap`). The positions are those of greedy text.
+At temperature 1 no tree can be replayed on greedy answers, whose tokens are not drawn. How near the draft
+is to the target is known at each of their positions all the same (`held_out_loss`): a loss that means the
+same for every family, and the expected acceptance of one drawn child.
 """
 
 import time
@@ -20,25 +20,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float, Int
-from numpy.lib.stride_tricks import sliding_window_view
-from torch import Tensor
 
 from treespec.draft import ModelDrafter
 from treespec.draft.trained.head_drafter import HeadDrafter
 from treespec.draft.trained.marginal_drafter import MarginalDrafter
-from treespec.experiments.measure.forest_recording import KnownText, drafts_of, trace_of_drafts
+from treespec.experiments.measure.forest_recording import (
+    Drafts,
+    KnownText,
+    drafts_of,
+    trace_of_drafts,
+)
 from treespec.experiments.report.right_shares import BELOW, SIBLING, SPINE, NextRight
 from treespec.experiments.report.table import Column, Table, interval, interval_columns
 from treespec.experiments.training.held_out_answers import DEPTH, TargetSays
+from treespec.experiments.training.held_out_loss import (
+    LOSS_DEPTH,
+    Closeness,
+    TextCloseness,
+    along,
+    closeness,
+)
 from treespec.features import reads_of
 from treespec.protocols import Growth
-from treespec.sampling.distributions import Sampling
 from treespec.search import Trace
 from treespec.search.choice.growth_replay import replay_growth
 from treespec.search.growth import SpecExec
-from treespec.search.intervals import Interval, ratio
+from treespec.search.intervals import Interval
 from treespec.search.traces.next_right import accepted_nodes
 from treespec.search.traces.replay import Replay, replay
 from treespec.tree import TreeShape
@@ -94,8 +101,7 @@ class Metric:
         trees: by name: chain_4, static_16, best_first_16 and best_first_64.
         spine: below the root of `STATIC`, after nodes down to which every token was the first choice.
         sibling: after all other accepted nodes of `STATIC`.
-        overlap: mean of sum_v min(target_probs, draft_probs) at depth 1 and temperature 1: the acceptance
-            of one drawn child.
+        near: how near the draft is to the target, at temperature 1.
         seconds: what it took to measure.
     """
 
@@ -105,7 +111,7 @@ class Metric:
     trees: Mapping[str, TreeFigure]
     spine: RightNext
     sibling: RightNext
-    overlap: Interval
+    near: Closeness
     seconds: float
 
     def row(self) -> dict[str, float | int | None]:
@@ -117,7 +123,7 @@ class Metric:
         for name, found in (("spine", self.spine), ("sibling", self.sibling)):
             line |= interval_columns(f"right_{name}", found.right if found.nodes else None)
             line[f"nodes_{name}"] = found.nodes
-        line |= interval_columns("overlap", self.overlap)
+        line |= self.near.row()
         for depth, by_rank in enumerate(self.acceptance, 1):
             line |= {f"accepted_{depth}_{rank}": share for rank, share in enumerate(by_rank, 1)}
         return line | {"seconds": self.seconds}
@@ -134,13 +140,14 @@ class Metric:
                 self.sibling.right if self.sibling.nodes else None,
                 self.sibling.nodes,
             ),
-            ("overlap at T = 1", self.overlap, self.positions),
+            ("overlap at T = 1", self.near.overlap, self.positions),
+            (f"KL at T = 1, depths 1 to {LOSS_DEPTH}", self.near.loss, self.positions),
         ]
         about = f"{self.texts} held-out answers, {self.positions} positions"
         ranks = [f"rank {rank}" for rank in range(1, RANKS + 1)]
         return [
             Table("tree", _columns("tree", "tokens/step", "steps"), trees, title=about),
-            Table("rate", _columns("rate", "share", "of"), shares, title="rates"),
+            Table("rate", _columns("rate", "value", "of"), shares, title="rates"),
             Table(
                 "depth",
                 [
@@ -177,7 +184,8 @@ def measure(says: TargetSays, make: Callable[[Growth | TreeShape], ModelDrafter]
         NonFiniteLogits: if the draft returns NaN or infinite logits.
     """
     begin = time.perf_counter()
-    trace, acceptance, overlap = recorded(says, make)
+    found = recorded(says, make)
+    trace = found.trace
     replays = {name: replayed(trace, tree) for name, tree in trees(trace).items()}
     nodes = accepted_nodes(trace, replays["static_16"])
     assert nodes is not None, "texts are greedy"
@@ -186,14 +194,14 @@ def measure(says: TargetSays, make: Callable[[Growth | TreeShape], ModelDrafter]
     return Metric(
         texts=trace.texts,
         positions=says.held_out.positions,
-        acceptance=acceptance,
+        acceptance=found.acceptance,
         trees={
-            name: TreeFigure(found.interval(), len(found.accepted))
-            for name, found in replays.items()
+            name: TreeFigure(steps.interval(), len(steps.accepted))
+            for name, steps in replays.items()
         },
         spine=RightNext(spine.right, spine.rows),
         sibling=RightNext(sibling.right, sibling.rows),
-        overlap=overlap,
+        near=found.near,
         seconds=time.perf_counter() - begin,
     )
 
@@ -214,13 +222,23 @@ def replayed(trace: Trace, tree: TreeShape | Growth) -> Replay:
     return replay(trace, tree) if isinstance(tree, TreeShape) else replay_growth(trace, tree)
 
 
-def recorded(
-    says: TargetSays, make: Callable[[Growth | TreeShape], ModelDrafter]
-) -> tuple[Trace, tuple[tuple[float, ...], ...], Interval]:
-    """What the draft says at all positions: a trace, the acceptance by depth and rank, and the overlap.
+@dataclass(frozen=True)
+class Recorded:
+    """What a draft says at all held-out positions.
 
-    Arguments and errors are those of `measure`.
+    Args:
+        trace: its children.
+        acceptance: by depth and rank, as in `Metric`.
+        near: how near it is to the target.
     """
+
+    trace: Trace
+    acceptance: tuple[tuple[float, ...], ...]
+    near: Closeness
+
+
+def recorded(says: TargetSays, make: Callable[[Growth | TreeShape], ModelDrafter]) -> Recorded:
+    """What the draft says at all positions. Arguments and errors are those of `measure`."""
     drafter, kept = make(CHAIN), says.held_out.kept
     rows_of_text = not isinstance(drafter, (HeadDrafter, MarginalDrafter))
     texts = [
@@ -229,46 +247,22 @@ def recorded(
             says.texts, says.features(reads_of(drafter)), strict=True
         )
     ]
-    drafts, shared = [], []
+    drafts, near, found = [], [], []
     for text, count, target in zip(texts, kept, says.logits, strict=True):
         positions = len(text.tokens) if rows_of_text else count
-        parts = [
-            *drafts_of(
-                drafter, text, positions, width=WIDTH, levels=DEPTH, best=max(BEST_FIRST) - 1
-            )
-        ]
+        parts, start = list[Drafts](), 0
+        nearness = list[TextCloseness]()
+        for part in drafts_of(
+            drafter, text, positions, width=WIDTH, levels=DEPTH, best=max(BEST_FIRST) - 1
+        ):
+            nearness.append(TextCloseness.of(target, part, start, says.kept))
+            start += len(part.root_logits)
+            parts.append(part.without_logits())
+        ranks = np.concatenate([part.text_ranks for part in parts])
+        levels = DEPTH if rows_of_text else ranks.shape[1]
+        found.append(along(ranks, levels, count, rows_of_text=rows_of_text))
+        near.append(TextCloseness.joined(nearness, count, rows_of_text=rows_of_text))
         drafts.append(parts)
-        draft = torch.cat([part.root_logits for part in parts])[:count]
-        shared.append(_overlap(target, draft, parts[0].ids))
     trace = trace_of_drafts(texts, kept, drafts, rows_of_text=rows_of_text)
-    found = np.concatenate(
-        [
-            _along(np.concatenate([part.text_ranks for part in parts]), count, rows_of_text)
-            for parts, count in zip(drafts, kept, strict=True)
-        ]
-    )
-    acceptance = (found[:, :, None] == np.arange(RANKS)).mean(axis=0)
-    return trace, tuple(map(tuple, acceptance.tolist())), ratio(np.array(shared), np.array(kept))
-
-
-def _along(
-    ranks: Int[np.ndarray, "n levels"], count: int, rows_of_text: bool
-) -> Int[np.ndarray, "kept levels"]:
-    """The ranks of the answer's tokens below each position that counts."""
-    if not rows_of_text:
-        return ranks[:count]
-    return sliding_window_view(ranks[:, 0], DEPTH)[:count]
-
-
-def _overlap(
-    target: Float[Tensor, "n V"], draft: Float[Tensor, "n v"], ids: Int[Tensor, " v"] | None
-) -> float:
-    """The sum over positions of sum_v min(target_probs, draft_probs) at temperature 1.
-
-    `ids`: the token of each of the draft's columns; None if these are the ids.
-    """
-    sampling = Sampling(temperature=1.0)
-    target_probs = sampling(target)
-    if ids is not None:  # the draft has no mass elsewhere
-        target_probs = target_probs[:, ids]
-    return float(torch.minimum(target_probs, sampling(draft)).sum())
+    acceptance = (np.concatenate(found)[:, :, None] == np.arange(RANKS)).mean(axis=0)
+    return Recorded(trace, tuple(map(tuple, acceptance.tolist())), closeness(near))

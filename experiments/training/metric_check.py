@@ -71,7 +71,7 @@ def compared(
 
     Arguments and errors are those of `measure`.
     """
-    trace, _, _ = recorded(says, make)
+    trace = recorded(says, make).trace
     for name, tree in trees(trace).items():
         found, emitted, steps, differences = replayed(trace, tree), 0, 0, []
         for text in range(trace.texts):

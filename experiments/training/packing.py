@@ -8,7 +8,7 @@ see each other: a draft is trained on the hidden states that a text alone has.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -42,6 +42,11 @@ class Texts:
     def tokens(self) -> int:
         """Of all texts."""
         return sum(map(len, self.ids))
+
+    def without(self, left_out: Collection[int]) -> "Texts":
+        """The texts but those at these indices."""
+        kept = [i for i in range(len(self.ids)) if i not in left_out]
+        return Texts([self.ids[i] for i in kept], [self.prompts[i] for i in kept])
 
 
 @dataclass(frozen=True)

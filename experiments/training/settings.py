@@ -81,7 +81,8 @@ class Measuring(Strict):
     """How a draft is measured while it is trained: by replay on answers to held-out prompts."""
 
     every: Tokens
-    """Tokens between two measurements."""
+    """Tokens between two measurements, or more where they would take over a tenth of the time. Drafts are
+    also measured before the first step and at the end."""
     positions: Size = 512
     """Tokens of all answers together: of as many prompts as give 64 each, always the same ones."""
 

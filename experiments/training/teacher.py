@@ -10,14 +10,16 @@ from torch import Tensor
 
 from treespec.draft.trained.target_parts import TargetParts
 from treespec.errors import UnsupportedModel
+from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.transformers_hooks import plain_twin
 from treespec.experiments.training.losses import Labels
 from treespec.experiments.training.packing import Packed
 from treespec.features import Features
 from treespec.models.hidden_states import HiddenStates
+from treespec.models.support import local_attention
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["Taught", "Teacher"]
+__all__ = ["Taught", "Teacher", "require_sight"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,21 @@ class Teacher:
         kept = logits if self._kept is None else logits[..., self._kept]
         tokens = F.pad(self._place[packed.ids[:, 1:]], (0, 1), value=-1)
         return Taught(packed, states[:, :, : self._features], kept - whole, tokens)
+
+
+def require_sight(target: TransformersModel, length: int) -> None:
+    """Refuse rows in which a token of the target would see more before it than the target lets it see.
+
+    Raises:
+        ConfigError: if some layers see fewer tokens than a row has.
+    """
+    limit = local_attention(target.model.config, length)
+    if limit is not None:
+        raise ConfigError(
+            f"length = {length}, but not all layers of the target see so many tokens ({limit}): a draft "
+            "would be taught what the target does not compute; set length to what they see at most, or "
+            "name another target"
+        )
 
 
 def _places(vocab_size: int, kept: Int[Tensor, " v"] | None) -> Int[Tensor, " V"]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from treespec.experiments.report.table import Cell, Column, Finding, Table, interval
 from treespec.experiments.training.curves import PANELS
+from treespec.experiments.training.held_out_loss import LOSS_DEPTH
 from treespec.files import DATA_BYTES, read_bytes, write_whole
 from treespec.reading_models import Strict, read_model
 from treespec.search.intervals import Interval
@@ -71,13 +72,18 @@ def finding(trained: Sequence[Trained], out: Path) -> Finding:
             Column("draft", lambda one: one.draft, left=True),
             Column("trained numbers", lambda one: f"{one.parameters / 1e6:.2f}M"),
             *(Column(title, of(key)) for key, title in PANELS.items()),
+            Column("held-out loss", of("held_out_loss")),
             Column("minutes", lambda one: f"{one.seconds / 60:.1f}"),
         ],
         trained,
         title="tokens per step on held-out answers, by replay",
     )
+    first = trained[0]
     notes = [
-        f"in a config, {one.draft} is draft: {{source: {one.family}, model: {out / one.draft / 'head'}}}"
-        for one in trained[:1]
+        "the held-out loss is KL(target || draft) at T = 1 in nats, averaged over the depths 1 to "
+        f"{LOSS_DEPTH}; the tokens that every draft has hold {first.last['covered']:.1%} of the target's "
+        "probability",
+        f"in a config, {first.draft} is draft: {{source: {first.family}, "
+        f"model: {out / first.draft / 'head'}}}",
     ]
     return Finding("trained drafts", [table], notes=notes)

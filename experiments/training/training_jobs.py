@@ -20,7 +20,8 @@ from treespec.experiments.sweep.attempts import Task
 from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.job import allotted_threads, end_with_parent
 from treespec.experiments.training.settings import TrainingConfig, load_training
-from treespec.experiments.training.training_run import TrainingRun, claim
+from treespec.experiments.training.training_folder import claim
+from treespec.experiments.training.training_run import TrainingRun
 from treespec.files import write_whole
 
 __all__ = ["MODULE", "run_job", "train_as_jobs"]

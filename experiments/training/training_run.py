@@ -16,6 +16,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -41,17 +42,19 @@ from treespec.experiments.training.loop import Diverged, Progress, Schedule, tra
 from treespec.experiments.training.metric import measure
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.processes import ALONE, Processes
-from treespec.experiments.training.settings import TrainingConfig, as_yaml
+from treespec.experiments.training.settings import TrainingConfig, WrittenTexts
 from treespec.experiments.training.students.student import Student
-from treespec.experiments.training.teacher import Teacher
+from treespec.experiments.training.teacher import Teacher, require_sight
+from treespec.experiments.training.texts.leaks import LEAK, leaks, prompts_of
 from treespec.experiments.training.trained import Trained
+from treespec.experiments.training.training_folder import claim, taken
 from treespec.experiments.training.watch import CHOSEN_BY, Watch
 from treespec.files import write_whole
 from treespec.models.fingerprint import fingerprint
 from treespec.models.load import Pair
 from treespec.stopping import stop_at_tokens
 
-__all__ = ["Pace", "TrainingRun", "claim"]
+__all__ = ["Pace", "TrainingRun"]
 
 NORMS_LEARN_AT = 0.5
 """Learning rate of norms and biases, as a multiple of that of matrices."""
@@ -101,6 +104,8 @@ class TrainingRun:
     ) -> None:
         self.config, self.out, self.reporter, self.others = config, out, reporter, others
         self.stopping = stopping
+        self.left_out = 0
+        """Texts that hold a held-out prompt."""
         if others.first:
             claim(config, out)
         others.wait()
@@ -113,6 +118,7 @@ class TrainingRun:
 
         Raises:
             ConfigError: if the config has no such draft.
+            TrainingError: if another process is training it.
             Diverged: if a loss is no number.
             OutOfTime: if it was to stop; what is trained stays.
         """
@@ -159,13 +165,14 @@ class TrainingRun:
             other.kept,
             other.says,
         )
+        self.left_out = other.left_out
 
     @cached_property
     def pair(self) -> Pair:
         """The target."""
         asked = self.config
         with self.reporter.task(f"reading {asked.target}"):
-            return load_models(
+            pair = load_models(
                 ModelsConfig(
                     target=asked.target,
                     draft="none",
@@ -173,11 +180,24 @@ class TrainingRun:
                     device=self.others.device(asked.device),
                 )
             )
+        require_sight(pair.target, asked.length)
+        return pair
 
     @cached_property
     def texts(self) -> Texts:
-        """What drafts are trained on."""
-        return self.config.texts.read(self.pair)
+        """What drafts are trained on: written texts without those that hold a held-out prompt."""
+        texts = self.config.texts.read(self.pair)
+        if not isinstance(self.config.texts, WrittenTexts):
+            return texts
+        held_out = prompts_of(self.config.held_out, self.pair.tokenizer)
+        leaking = {*leaks(texts.ids, texts.prompts, held_out)}
+        if leaking:
+            self.left_out = len(leaking)
+            self.reporter.note(
+                f"warning: {len(leaking):,} of {len(texts.ids):,} texts hold a held-out prompt ({LEAK} "
+                "tokens in a row of it): they are left out"
+            )
+        return texts.without(leaking)
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
@@ -191,6 +211,8 @@ class TrainingRun:
             "tokens of texts": self.texts.tokens,
             "processes": self.others.count,
         }
+        if self.left_out:
+            found["texts left out"] = self.left_out
         path = self.out / "inputs.json"
         before = json.loads(path.read_text()) if path.exists() else found
         changed = [
@@ -231,7 +253,7 @@ class TrainingRun:
                     positions=self.config.metric.positions,
                     stop=stop_at_tokens(self.pair.end_tokens),
                 ).save(path)
-        return TargetSays(self.pair.target, HeldOut.load(path))
+        return TargetSays(self.pair.target, HeldOut.load(path), self.kept)
 
     @cached_property
     def kept(self) -> Int[Tensor, " v"] | None:
@@ -247,24 +269,27 @@ class TrainingRun:
     def _trained(self, draft: TrainedDraft) -> Trained:
         """A draft of the config, trained unless it stands there already."""
         folder = self.out / draft.label
-        finished = Trained.read(folder)
-        if finished is not None:
-            return finished
-        _ = self.inputs  # refuses others before anything is trained
+        with taken(folder) if self.others.first else nullcontext():
+            return Trained.read(folder) or self._train_now(draft, folder)
+
+    def _train_now(self, draft: TrainedDraft, folder: Path) -> Trained:
+        """Train a draft, or go on with it, and write it into its folder."""
+        _ = self.inputs, self.says  # refused before anything is trained
         rate = self._learning_rate(draft)
         student = draft.student(self.pair, self.kept, self.config.seed)
-        watch = self._watch(student, draft.label, self.config.metric.every)
+        first = self.others.first
+        watch = self._watch(student, draft.label, self.config.metric.every if first else None)
         progress = self._train(
             student, rate, draft.tokens or self.config.tokens, folder / "checkpoint.pt", watch
         )
-        if not progress.curve or progress.curve[-1]["tokens"] < progress.tokens:
+        if first and (not progress.curve or progress.curve[-1]["tokens"] < progress.tokens):
             watch.measure(progress)
         trained = Trained(
             draft=draft.label, family=draft.family, parameters=student.size, learning_rate=rate,
             seconds=progress.seconds, curve=progress.curve,
             settings=draft.model_dump(mode="json"), inputs=self.inputs,
         )  # fmt: skip
-        if self.others.first:
+        if first:
             shutil.rmtree(folder / "head", ignore_errors=True)  # of a process that was killed here
             student.save(folder / "head")
             trained.save(folder)
@@ -314,7 +339,6 @@ class TrainingRun:
             learned = forward(teacher(student.batch(own, generator)), generator)
             return learned.loss, batch.tokens
 
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
         steps = tokens // self.config.batch_tokens
         warmup = max(1, min(WARMUP_STEPS, int(steps * WARMUP_SHARE)))
         schedule = Schedule(muon_lr=rate, adamw_lr=rate * NORMS_LEARN_AT, warmup_steps=warmup)
@@ -326,23 +350,3 @@ class TrainingRun:
                 student.trained(), learn, schedule, tokens, checkpoint,
                 after=watch, stores=self.others.first, stopping=self.stopping,
             )  # fmt: skip
-
-
-def claim(config: TrainingConfig, out: Path) -> None:
-    """Take a folder for a training, or go on in it.
-
-    Raises:
-        TrainingError: if it holds a training of another config, or anything else.
-    """
-    text, path = as_yaml(config), out / "config.yaml"
-    if not path.exists() and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise TrainingError(
-            f"{out} exists and is no folder of a training: choose another one with --out"
-        )
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise TrainingError(
-            f"{out} holds a training of another config (see its config.yaml): choose another folder with "
-            "--out, or remove it"
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text)

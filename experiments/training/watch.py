@@ -1,6 +1,6 @@
 """Watch a draft while it is trained: show progress, measure it, and warn if it does not become better."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from treespec.experiments.run.progress import Begin, Reporter
@@ -13,12 +13,18 @@ __all__ = ["CHOSEN_BY", "Watch"]
 
 CHOSEN_BY = "tokens_per_step_best_first_16"
 """The figure by which drafts are judged while they are trained, and learning rates chosen."""
-RISE = 0.02
-"""Tokens per step that a draft must have gained between two measurements, or a warning is given."""
+RISES = {CHOSEN_BY: 0.02, "overlap": 0.01}
+"""What a draft must have gained since it was fresh, in one of these figures, or a warning is given. Overlap
+is an acceptance too, and moves where a tree's steps on a few hundred positions stay the same."""
+MOST_TIME = 0.1
+"""Share of the time of a training that its measurements may take, but for that at the end."""
 
 
 class Watch:
-    """Is called after each step of a training.
+    """Is called before the first step of a training and after each one.
+
+    It measures the fresh draft, then after so many tokens; later if that would take more than `MOST_TIME`
+    of the time of the training so far. Neither weights nor random numbers depend on it.
 
     Args:
         student: the draft.
@@ -43,10 +49,10 @@ class Watch:
         self._says, self._every, self._shown = says, every, 0
 
     def __call__(self, progress: Progress) -> None:
-        self.begin(f"{self.name}, loss {progress.loss:.3f}", progress.tokens - self._shown)
-        self._shown = progress.tokens
-        done = progress.curve[-1]["tokens"] if progress.curve else 0
-        if self._every is not None and progress.tokens - done >= self._every:
+        if progress.step:
+            self.begin(f"{self.name}, loss {progress.loss:.3f}", progress.tokens - self._shown)
+            self._shown = progress.tokens
+        if self._every is not None and _due(progress, self._every):
             self.measure(progress)
 
     def measure(self, progress: Progress) -> None:
@@ -55,7 +61,7 @@ class Watch:
         row = metric.row()
         line = {
             "tokens": progress.tokens,
-            "loss": progress.loss,
+            "loss": progress.loss if progress.step else None,
             "metric_seconds": row.pop("seconds"),
         }
         progress.curve.append(line | row)
@@ -63,15 +69,31 @@ class Watch:
             f"{tree} {found.tokens_per_step.estimate:.3f}" for tree, found in metric.trees.items()
         )
         self._reporter.note(
-            f"{self.name}, {progress.tokens:,} tokens: loss {progress.loss:.3f}; tokens per step "
-            + ", ".join(shown)
+            f"{self.name}, {progress.tokens:,} tokens: held-out loss {metric.near.loss.estimate:.3f}; "
+            f"tokens per step {', '.join(shown)}"
         )
-        if len(progress.curve) == 2 and (rise := _rise(progress.curve)) < RISE:
+        if len(progress.curve) == 2 and not _risen(*progress.curve):
+            gained = ", ".join(
+                f"{figure.replace('_', ' ')} {progress.curve[1][figure] - progress.curve[0][figure]:+.3f}"
+                for figure in RISES
+            )
             self._reporter.note(
-                f"warning: {self.name} has not become better since the first measurement "
-                f"({CHOSEN_BY.replace('_', ' ')}: {rise:+.3f}): try another learning rate"
+                f"warning: {self.name} has not become better since it was fresh ({gained}): try another "
+                "learning rate"
             )
 
 
-def _rise(curve: Sequence[Mapping[str, Any]]) -> float:
-    return curve[-1][CHOSEN_BY] - curve[0][CHOSEN_BY]
+def _due(progress: Progress, every: int) -> bool:
+    """Whether a measurement is made now."""
+    curve = progress.curve
+    if not curve:
+        return True
+    measuring = sum(row["metric_seconds"] for row in curve)
+    cost, training = curve[-1]["metric_seconds"], progress.seconds - measuring
+    return (
+        progress.tokens - curve[-1]["tokens"] >= every and measuring + cost <= MOST_TIME * training
+    )
+
+
+def _risen(first: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return any(now[figure] - first[figure] >= rise for figure, rise in RISES.items())

@@ -73,13 +73,17 @@ def embedding_count(model: PreTrainedModel) -> int:
     return table.weight.shape[0]
 
 
-def local_attention(config: Any) -> str | None:
+def local_attention(config: Any, longest: int | None = None) -> str | None:
     """The setting that keeps some layers from attending to all previous tokens, or None.
 
     For models that make their own masks, where the mask functions cannot tell.
+
+    Args:
+        config: of the model.
+        longest: tokens of a text; None for as many as the model's context has.
     """
     text = config.get_text_config(decoder=True)
-    longest = context_length(config)
+    longest = longest or context_length(config)
     unused = getattr(text, "use_sliding_window", True) is False
     for name, value in vars(text).items():
         if name == "sliding_window" and unused:

@@ -14,7 +14,7 @@ __all__ = ["Plan", "tokens_within"]
 
 FILE = "plan.json"
 MEASURED = 2
-"""Times that each draft is measured."""
+"""Times that each draft is measured while it is trained; it is also measured when it is fresh."""
 SHARE = 0.9
 """Share of the time that is planned for; the rest is for what a few steps do not show."""
 
@@ -59,7 +59,7 @@ def tokens_within(seconds: float, config: TrainingConfig, paces: Mapping[str, Pa
     tuning = config.tuning
     tried = len(tuning.rates) if tuning else 0
     share = 1.0 + (tried * tuning.share if tuning else 0.0)
-    measuring = sum(pace.measure_seconds for pace in paces.values()) * (MEASURED + tried)
+    measuring = sum(pace.measure_seconds for pace in paces.values()) * (1 + MEASURED + tried)
     token = sum(pace.token_seconds for pace in paces.values()) * share
     batches = int((SHARE * seconds - measuring) / token / config.batch_tokens)
     least = MEASURED if tuning is None else max(MEASURED, round(1 / tuning.share))

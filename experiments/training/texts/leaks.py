@@ -11,8 +11,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer
 
-from treespec.experiments.config.schema import ChatPrompts, EmbeddedPrompts, TaskPrompts
-from treespec.experiments.run.prompts import TUNING, TUNING_FROM, read_prompts
+from treespec.experiments.config.schema import (
+    ChatPrompts,
+    EmbeddedPrompts,
+    Prompts,
+    TaskPrompts,
+)
+from treespec.experiments.run.prompts import TUNING, TUNING_FROM, encode, read_prompts
 from treespec.experiments.training.texts.chat import Chat
 from treespec.experiments.training.texts.grams import gram_hashes
 
@@ -52,6 +57,19 @@ def held_out_prompts(tokenizer: Any) -> HeldOutPrompts:
         tuple(map(tuple, contents)),
         frozenset(tuple(chat.prompt([("user", prompt.text)])) for prompt in prompts),
     )
+
+
+def prompts_of(config: Prompts, tokenizer: Any) -> HeldOutPrompts:
+    """The prompts of a config, of which all turns are held out."""
+    raw = read_prompts(config)[: config.count]
+    contents = []
+    for prompt in raw:
+        start = config.start + prompt.start
+        for text in (*(said for _, said in prompt.before), prompt.text):
+            ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)[start:]
+            contents.append(tuple(ids[: config.tokens]))
+    encoded = encode(raw, config, tokenizer)
+    return HeldOutPrompts(tuple(contents), frozenset(prompt.ids for prompt in encoded))
 
 
 class Leaks:

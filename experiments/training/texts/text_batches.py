@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -107,11 +108,16 @@ class GivenBatches:
     size: int
     seed: int
 
-    def batch(self, number: int, told: Told) -> list[Candidate] | None:
-        """The next texts in the order."""
+    @cached_property
+    def order(self) -> list[int]:
+        """The indices of all texts, shuffled."""
         order = [*range(len(self.texts))]
         random.Random(seed_of(self.seed, "order")).shuffle(order)
-        chosen = order[number * self.size : (number + 1) * self.size]
+        return order
+
+    def batch(self, number: int, told: Told) -> list[Candidate] | None:
+        """The next texts in the order."""
+        chosen = self.order[number * self.size : (number + 1) * self.size]
         if not chosen:
             return None
         found = [Candidate(np.array(self.texts[i][0], np.int64), self.texts[i][1]) for i in chosen]

@@ -111,7 +111,7 @@ def test_a_difference_is_told_with_its_gap(says):
 
 def test_it_records_what_the_slow_way_records(family):
     says, held = family.says, family.says.held_out
-    trace = recorded(says, family.make)[0]
+    trace = recorded(says, family.make).trace
     settings = {
         "sampling": COLD, "rule": verify.greedy, "width": WIDTH, "max_new_tokens": max(held.kept),
         "beyond": BEYOND, "follow": held.answers,
@@ -153,7 +153,7 @@ def test_a_head_with_rows_for_some_tokens_too(says, tmp_path):
     def make(tree):
         return Eagle3(head, tree, Law.DETERMINISTIC, COLD)
 
-    trace, held = recorded(says, make)[0], says.held_out
+    trace, held = recorded(says, make).trace, says.held_out
     slow = record_head(
         TracedHead(says.target, make), held.prompts, sampling=COLD, rule=verify.greedy, width=WIDTH,
         max_new_tokens=max(held.kept), beyond=BEYOND, follow=held.answers, beam=2, beam_depth=2,
@@ -164,11 +164,11 @@ def test_a_head_with_rows_for_some_tokens_too(says, tmp_path):
     assert (trace.ranks[inside] < WIDTH).any()
 
 
-def test_acceptance_is_that_of_a_drafter_led_along_the_answer(family):
-    """The share of positions where the answer's token is the child of a rank, by the drafter's own rows."""
-    says = family.says
-    _, acceptance, overlap = recorded(says, family.make)
-    hits, positions, shared = np.zeros((2, 2)), 0, 0.0
+def test_acceptance_and_loss_are_those_of_a_drafter_led_along_the_answer(family):
+    """The children of a rank, and the divergence at two depths, by the drafter's own rows."""
+    says = TargetSays(family.says.target, family.says.held_out, torch.arange(80))
+    found = recorded(says, family.make)
+    hits, positions, shared, losses = np.zeros((2, 2)), 0, 0.0, np.zeros(2)
     features_of = says.features(reads_of(family.make(STATIC)))
     for (prompt, answer), kept, rows, features in zip(
         says.texts, says.held_out.kept, says.logits, features_of, strict=True
@@ -183,11 +183,39 @@ def test_acceptance_is_that_of_a_drafter_led_along_the_answer(family):
             for depth, row in enumerate(logits):
                 ranks = row.topk(2).indices.tolist()
                 hits[depth] += [token == int(ids[root + depth]) for token in ranks]
+                target_logs = rows[at + depth][:80].log_softmax(-1)
+                away = target_logs - row[:80].log_softmax(-1)
+                losses[depth] += float((target_logs.exp() * away).sum())
             shared += float(torch.minimum(logits[0].softmax(-1), rows[at].softmax(-1)).sum())
             positions += 1
-    np.testing.assert_allclose([row[:2] for row in acceptance[:2]], hits / positions, atol=1e-12)
-    assert overlap.estimate == pytest.approx(shared / positions, abs=1e-5)
+    np.testing.assert_allclose(
+        [row[:2] for row in found.acceptance[:2]], hits / positions, atol=1e-12
+    )
+    near = found.near
+    np.testing.assert_allclose(near.by_depth[:2], losses / positions, rtol=1e-4)
+    assert near.loss.estimate == pytest.approx(np.mean(near.by_depth), rel=1e-9)
+    covered = torch.cat([rows[:kept].softmax(-1)[:, :80].sum(-1) for rows, kept in zip(
+        says.logits, says.held_out.kept, strict=True)])  # fmt: skip
+    assert near.covered == pytest.approx(float(covered.mean()), abs=1e-6)
+    assert near.overlap.estimate == pytest.approx(shared / positions, abs=1e-5)
     assert 0 < hits[1].sum() < positions
+
+
+def test_a_draft_with_some_rows_has_the_loss_of_the_same_draft_with_all(says, tmp_path):
+    """Its own tokens are those that are compared: what it draws for others does not count."""
+    head = head_of("eagle3", tmp_path, says.target)
+    kept = head.net.kept
+
+    def make(tree):
+        return Eagle3(head, tree, Law.DETERMINISTIC, COLD)
+
+    own = recorded(says, make).near
+    among = recorded(TargetSays(says.target, says.held_out, kept), make).near
+    assert own == among
+    assert 0 < own.covered < 1
+    mine = recorded(TargetSays(says.target, says.held_out, kept), draft("model", says)).near
+    assert mine.covered == own.covered
+    assert mine.loss != recorded(says, draft("model", says)).near.loss
 
 
 def test_answers_are_the_targets_own_and_can_be_kept(tmp_path):
@@ -229,6 +257,10 @@ def test_the_metric_is_a_line_of_numbers_and_tables(family):
     assert row["positions"] == 48
     assert row["steps_chain_4"] == found.trees["chain_4"].steps
     assert row["tokens_per_step_best_first_64"] >= row["tokens_per_step_best_first_16"] - 1e-9
+    assert row["held_out_loss"] == pytest.approx(
+        np.mean([row[f"held_out_loss_{d}"] for d in range(1, 5)])
+    )
+    assert row["covered"] == pytest.approx(1)
     assert row["accepted_1_1"] == found.acceptance[0][0]
     assert len(found.acceptance) == (4 if family.name in ("medusa", "block") else DEPTH)
     assert row["nodes_spine"] + row["nodes_sibling"] > 0

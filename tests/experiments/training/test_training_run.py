@@ -1,28 +1,34 @@
 """`treespec train` on the embedded target: what is written, resumption, and what is refused."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
+from tiny_models import build
 
 from treespec.experiments.errors import ConfigError, TrainingError
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.sweep.executors import LocalWorkers
-from treespec.experiments.training import loop
+from treespec.experiments.training import loop, training_run, watch
 from treespec.experiments.training.loop import Diverged
 from treespec.experiments.training.packing import Texts
-from treespec.experiments.training.settings import load_training, shipped_trainings
+from treespec.experiments.training.settings import as_yaml, load_training, shipped_trainings
 from treespec.experiments.training.students.autoregressive import HeadStudent
+from treespec.experiments.training.texts.write_texts import Recipe, write_texts
 from treespec.experiments.training.trained import Trained, finding
 from treespec.experiments.training.training_jobs import MODULE, train_as_jobs
 from treespec.experiments.training.training_run import TrainingRun
+from treespec.models.load import load_pair
 
 SMALL = (
     *("tokens=1024", "length=64", "batch_tokens=128", "vocabulary=512", "texts.files=4"),
@@ -44,12 +50,17 @@ def test_a_killed_training_ends_with_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "MOST_TIME", float("inf"))
     (whole,) = run(tmp_path / "whole").run()
-    assert [row["tokens"] for row in whole.curve] == [512, 1024]
+    assert [row["tokens"] for row in whole.curve] == [0, 512, 1024]
+    assert 0 < whole.curve[-1]["held_out_loss"] < whole.curve[0]["held_out_loss"]
+    (seldom,) = run(tmp_path / "seldom", "metric.every=4096").run()
+    assert [row["tokens"] for row in seldom.curve] == [0, 1024]
+    assert weights(tmp_path / "whole") == weights(tmp_path / "seldom")
     assert whole.curve[-1]["tokens_per_step_chain_4"] >= 1
     assert (tmp_path / "whole" / "curves.png").stat().st_size > 1000
     heads = [column.head for column in finding([whole], tmp_path).tables[0].columns]
-    assert "best-first, 64 nodes" in heads
+    assert {"best-first, 64 nodes", "held-out loss"} <= {*heads}
 
     forward, calls = HeadStudent.forward, 0
 
@@ -157,6 +168,65 @@ def test_a_draft_that_the_config_does_not_have(tmp_path: Path) -> None:
         run(tmp_path).run(only="medusa")
 
 
+def test_texts_that_hold_a_held_out_prompt_of_the_config_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    lines = [f"value_{i} = first(other_{i}, {i * 7}) + {i}\n" for i in range(20)]
+    for name, part in (("a.py", lines[:10]), ("b.py", lines[10:])):
+        (tmp_path / "texts" / name).write_text("".join(part))
+    (tmp_path / "own.txt").write_text("".join(lines[13:18]))
+    recipe = Recipe("embedded", tokens=10**5, texts=tmp_path / "texts")
+    write_texts(tmp_path / "written", recipe, load_pair("embedded", "none"), QUIET)
+    said = io.StringIO()
+    training = TrainingRun(
+        load_training(
+            "embedded",
+            [
+                *(setting for setting in SMALL if not setting.startswith(("texts", "held_out"))),
+                f"texts={{kind: written, path: {tmp_path / 'written'}}}",
+                f"held_out={{kind: text, path: {tmp_path / 'own.txt'}}}",
+            ],
+        ),
+        tmp_path / "out",
+        Reporter(Console(file=said, width=200)),
+    )
+    (kept,) = training.texts.ids
+    assert "value_9 " in training.pair.tokenizer.decode(kept)
+    assert "1 of 2 texts hold a held-out prompt" in said.getvalue()
+    assert training.inputs["texts left out"] == 1
+
+
+def test_a_draft_that_another_process_trains_is_left_alone(tmp_path: Path) -> None:
+    holding = (
+        "import sys, time; from pathlib import Path; "
+        "from treespec.experiments.training.training_folder import taken\n"
+        "with taken(Path(sys.argv[1])): print(flush=True); time.sleep(600)"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-P", "-c", holding, str(tmp_path / "eagle3")], stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        (tmp_path / "config.yaml").write_text(as_yaml(load_training("embedded", SMALL)))
+        with pytest.raises(
+            TrainingError, match=r"eagle3 is being trained by another process: .*--out"
+        ):
+            run(tmp_path).run()
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_a_target_that_sees_less_than_a_row_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = SimpleNamespace(target=SimpleNamespace(model=build("mistral")))
+    monkeypatch.setattr(training_run, "load_models", lambda models: pair)
+    with pytest.raises(ConfigError, match=r"length = 64, .*sliding_window = 8.*set length"):
+        run(tmp_path).run()
+    assert run(tmp_path / "shorter", "length=8").pair is pair
+
+
 def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
     two = "drafts=[{family: eagle3, inner: 16, boundaries: [2, 3, 4], steps: 1}, {family: eagle, inner: 0}]"
     with pytest.raises(ConfigError, match="inner"):
@@ -177,7 +247,7 @@ def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
 
 KILLABLE = """
 from treespec.experiments.cli.__main__ import main
-from treespec.experiments.training import loop
+from treespec.experiments.training import loop, training_run, watch
 loop.CHECKPOINT_SECONDS = 0.5
 main()
 """

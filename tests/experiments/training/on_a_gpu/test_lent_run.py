@@ -92,7 +92,7 @@ def test_the_budget_fills_the_time_and_is_the_same_for_all() -> None:
     )
     paces = {"fast": Pace(1e-4, 1.0), "slow": Pace(3e-4, 2.0)}
     plan = tokens_within(100.0, config, paces)
-    # 90 s, less four measurements of both; two rates are tried on a tenth each.
-    assert plan.tokens == int((90 - 4 * 3) / (4e-4 * 1.2) / 128) * 128
+    # 90 s, less five measurements of both; two rates are tried on a tenth each.
+    assert plan.tokens == int((90 - 5 * 3) / (4e-4 * 1.2) / 128) * 128
     with pytest.raises(ConfigError, match=r"too few to train 2 drafts .*: give more --minutes"):
         tokens_within(10.0, config, paces)

@@ -136,6 +136,7 @@ def test_texts_as_they_are_and_as_prompts(folder, tokenizer):
     assert "import os\n" in prompts
     assert "<user>Who?<|endoftext|><assistant>" in prompts
     batches = GivenBatches(texts, 3, 0)
+    assert batches.order is batches.order  # shuffled once, not for each batch
     found = [one for n in range(9) for one in batches.batch(n, nothing) or []]
     assert sorted(one.ids.tolist() for one in found) == sorted(list(ids) for ids, _ in texts)
     assert [one.ids.tolist() for one in found] != [list(ids) for ids, _ in texts]
