@@ -35,13 +35,14 @@ from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.experiments.training.curves import save_curves
-from treespec.experiments.training.families import TrainedDraft
+from treespec.experiments.training.families import Trainee
 from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
 from treespec.experiments.training.loop import Diverged, Progress, Schedule, train
 from treespec.experiments.training.metric import measure
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.processes import ALONE, Processes
 from treespec.experiments.training.settings import TrainingConfig, as_yaml
+from treespec.experiments.training.students.fresh_student import fresh_student
 from treespec.experiments.training.students.student import Student
 from treespec.experiments.training.teacher import Teacher
 from treespec.experiments.training.trained import Trained
@@ -135,10 +136,10 @@ class TrainingRun:
             write_whole(self.out / "results.json", json.dumps(rows, indent=1) + "\n")
             save_curves({one.draft: one.curve for one in everything}, self.out / "curves.png")
 
-    def pace(self, draft: TrainedDraft) -> Pace:
+    def pace(self, draft: Trainee) -> Pace:
         """How fast a draft trains and is measured here: a few steps, which are thrown away."""
         start, steps = time.perf_counter(), self.config.batch_tokens
-        student = draft.student(self.pair, self.kept, self.config.seed)
+        student = fresh_student(draft, self.pair, self.kept, self.config.seed)
         watch = self._watch(student, f"timing {draft.label}")
         with TemporaryDirectory(dir=self.out) as folder:
             rate, checkpoint = self.config.learning_rate, Path(folder) / "checkpoint.pt"
@@ -244,7 +245,7 @@ class TrainingRun:
         chosen = np.argsort(-counts, kind="stable")[:wanted]
         return torch.from_numpy(np.sort(chosen)).to(self.pair.target.device)
 
-    def _trained(self, draft: TrainedDraft) -> Trained:
+    def _trained(self, draft: Trainee) -> Trained:
         """A draft of the config, trained unless it stands there already."""
         folder = self.out / draft.label
         finished = Trained.read(folder)
@@ -252,7 +253,7 @@ class TrainingRun:
             return finished
         _ = self.inputs  # refuses others before anything is trained
         rate = self._learning_rate(draft)
-        student = draft.student(self.pair, self.kept, self.config.seed)
+        student = fresh_student(draft, self.pair, self.kept, self.config.seed)
         watch = self._watch(student, draft.label, self.config.metric.every)
         progress = self._train(
             student, rate, draft.tokens or self.config.tokens, folder / "checkpoint.pt", watch
@@ -270,7 +271,7 @@ class TrainingRun:
             trained.save(folder)
         return trained
 
-    def _learning_rate(self, draft: TrainedDraft) -> float:
+    def _learning_rate(self, draft: Trainee) -> float:
         """The rate that does best on a part of the budget; all drafts try the same ones."""
         tuning = self.config.tuning
         if tuning is None:
@@ -281,7 +282,7 @@ class TrainingRun:
         for rate in tuning.rates:
             if str(rate) in found:
                 continue
-            student = draft.student(self.pair, self.kept, self.config.seed)
+            student = fresh_student(draft, self.pair, self.kept, self.config.seed)
             watch = self._watch(student, f"{draft.label}, learning rate {rate:g}")
             checkpoint = path.with_name(f"tuning-{rate:g}.pt")
             try:
