@@ -17,6 +17,7 @@ Boundary = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 Depth = Annotated[int, Field(strict=True, ge=1, le=32)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 LossName = Literal[
     "cross_entropy", "forward_kl", "reverse_kl", "total_variation", "lk_alpha", "lk_lambda"
 ]
@@ -32,14 +33,21 @@ class TrainedDraft(Strict):
     """Tokens that it is trained on; null for those of the config."""
     learning_rate: Rate | None = None
     """Its learning rate; null for that of the config."""
+    seed: Seed | None = None
+    """Its seed, with which the name of its folder then ends; null for that of the config."""
     loss: LossName = "forward_kl"
     """What is made small: how far the draft's distribution is from the target's (`training/losses.py`).
     `cross_entropy` learns the texts' tokens."""
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         """Its name, or its family."""
         return self.name or self.family
+
+    @property
+    def label(self) -> str:
+        """Its title, and its seed if it has one of its own."""
+        return self.title if self.seed is None else f"{self.title}-seed{self.seed}"
 
 
 class LayersDraft(TrainedDraft):
