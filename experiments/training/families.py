@@ -1,22 +1,14 @@
-"""The drafts that can be trained, as configs name them: for each family its settings and its student."""
+"""The drafts that can be trained, as configs name them: the settings of each family.
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+`students.fresh_student` makes the drafts.
+"""
+
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from treespec.experiments.config.base import FileName, Tokens
-from treespec.experiments.errors import ConfigError
 from treespec.reading_models import Strict
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
-    from torch import Tensor
-
-    from treespec.experiments.training.fresh_heads import LayerSizes
-    from treespec.experiments.training.losses import Loss
-    from treespec.experiments.training.students.student import Student
-    from treespec.models.load import Pair
 
 __all__ = ["TrainedDraft", "Trainee"]
 
@@ -25,6 +17,7 @@ Boundary = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 Depth = Annotated[int, Field(strict=True, ge=1, le=32)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 LossName = Literal[
     "cross_entropy", "forward_kl", "reverse_kl", "total_variation", "lk_alpha", "lk_lambda"
 ]
@@ -40,34 +33,26 @@ class TrainedDraft(Strict):
     """Tokens that it is trained on; null for those of the config."""
     learning_rate: Rate | None = None
     """Its learning rate; null for that of the config."""
+    seed: Seed | None = None
+    """Its seed, with which the name of its folder then ends; null for that of the config."""
     loss: LossName = "forward_kl"
     """What is made small: how far the draft's distribution is from the target's (`training/losses.py`).
     `cross_entropy` learns the texts' tokens."""
 
     @property
-    def loss_function(self) -> "Loss":
-        """What is made small."""
-        from treespec.experiments.training.losses import LOSSES
-
-        return LOSSES[self.loss]
-
-    @property
-    def label(self) -> str:
+    def title(self) -> str:
         """Its name, or its family."""
         return self.name or self.family
 
-    @abstractmethod
-    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
-        """The draft before training.
-
-        Args:
-            pair: whose target it drafts for.
-            kept: tokens that it is trained to predict; None for all.
-            seed: of its weights.
-        """
+    @property
+    def label(self) -> str:
+        """Its title, and its seed if it has one of its own."""
+        return self.title if self.seed is None else f"{self.title}-seed{self.seed}"
 
 
-class _Layers(TrainedDraft):
+class LayersDraft(TrainedDraft):
+    """A draft of decoder layers of its own."""
+
     inner: Size
     """Numbers between the two maps of a feed-forward layer."""
     layers: Size = 1
@@ -79,40 +64,24 @@ class _Layers(TrainedDraft):
     head_dim: Size | None = None
     """Numbers of a head; null for as many as the target's."""
 
-    @property
-    def sizes(self) -> "LayerSizes":
-        """Sizes of its layers."""
-        from treespec.experiments.training.fresh_heads import LayerSizes
 
-        return LayerSizes(self.inner, self.layers, self.heads, self.kv_heads, self.head_dim)
+class AutoregressiveDraft(LayersDraft):
+    """A head that reads its own states below the root."""
 
-
-class _Autoregressive(_Layers):
     steps: Depth = 4
     """Steps at each position, the first on the target's state, the others on the head's own."""
     share: Share = 1.0
     """Weight of a step's loss, as a multiple of that of the step before it."""
 
-    def _options(self) -> dict[str, Any]:
-        return {"steps": self.steps, "share": self.share, "loss": self.loss_function}
 
-
-class EagleDraft(_Autoregressive):
+class EagleDraft(AutoregressiveDraft):
     """EAGLE-1: one layer that predicts the target's next state (with several steps: as HASS trains it)."""
 
     family: Literal["eagle"]
     layers: Literal[1] = 1
 
-    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
-        from treespec.experiments.training.fresh_heads import fresh_eagle
-        from treespec.experiments.training.students.autoregressive import EagleStudent
 
-        del kept  # it drafts every token
-        head = fresh_eagle(pair.target, self.sizes, seed)
-        return EagleStudent(head, pair.target, **self._options())
-
-
-class Eagle3Draft(_Autoregressive):
+class Eagle3Draft(AutoregressiveDraft):
     """EAGLE-3: layers that read three states of the target, trained by what they predict alone."""
 
     family: Literal["eagle3"]
@@ -128,21 +97,6 @@ class Eagle3Draft(_Autoregressive):
             )
         return self
 
-    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
-        from treespec.draft.trained.eagle3_files import default_boundaries
-        from treespec.experiments.training.fresh_heads import fresh_eagle3
-        from treespec.experiments.training.students.autoregressive import Eagle3Student
-
-        layers = pair.target.layer_count
-        read = self.boundaries or default_boundaries(layers)
-        if max(read) > layers or len(set(read)) < len(read):
-            raise ConfigError(
-                f"draft {self.label!r}: boundaries = {list(read)}, but the target's are 0..{layers}, "
-                "each at most once: name others"
-            )
-        head = fresh_eagle3(pair.target, self.sizes, seed, boundaries=read, kept=kept)
-        return Eagle3Student(head, pair.target, **self._options())
-
 
 class MedusaHeadsDraft(TrainedDraft):
     """Medusa: several heads on the target's final state, which share its matrix."""
@@ -155,16 +109,8 @@ class MedusaHeadsDraft(TrainedDraft):
     share: Share = 0.8
     """Weight of a head's loss, as a multiple of that of the head before it."""
 
-    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
-        from treespec.experiments.training.fresh_heads import fresh_medusa
-        from treespec.experiments.training.students.medusa_heads import MedusaStudent
 
-        del seed, kept  # they begin at the target's own rows, and draft every token
-        heads = fresh_medusa(pair.target, self.count, blocks=self.blocks)
-        return MedusaStudent(heads, pair.target, loss=self.loss_function, share=self.share)
-
-
-class BlockHeadDraft(_Layers):
+class BlockHeadDraft(LayersDraft):
     """A block drafter: causal within a block (JetSpec), or two-way (DFlash)."""
 
     family: Literal["block"]
@@ -179,24 +125,8 @@ class BlockHeadDraft(_Layers):
     share: Share = 0.8
     """Weight of a position's loss, as a multiple of that of the position before it."""
 
-    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
-        from treespec.experiments.training.fresh_heads import fresh_block
-        from treespec.experiments.training.students.blocks import BlockStudent
 
-        if self.mask_token >= (ids := pair.target.vocab_size):
-            raise ConfigError(
-                f"draft {self.label!r}: mask_token = {self.mask_token}, but the target has {ids:,} tokens"
-            )
-        head = fresh_block(
-            pair.target, self.sizes, seed, block_size=self.block_size,
-            mask_token=self.mask_token, causal=self.causal, kept=kept,
-        )  # fmt: skip
-        return BlockStudent(
-            head, pair.target, anchors=self.anchors, loss=self.loss_function, share=self.share
-        )
-
-
-class DraftModelDraft(_Layers):
+class DraftModelDraft(LayersDraft):
     """A draft model, with the target's embedding and head if it has the target's width."""
 
     family: Literal["model"]
@@ -204,16 +134,6 @@ class DraftModelDraft(_Layers):
     """Numbers of a hidden state, with an embedding of its own; null for the target's."""
     on_policy: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the batches in which the draft writes the texts itself."""
-
-    def student(self, pair: "Pair", kept: "Int[Tensor, ' v'] | None", seed: int) -> "Student":
-        from treespec.experiments.training.students.draft_models import (
-            DraftModelStudent,
-            fresh_draft_model,
-        )
-
-        del kept  # it drafts every token
-        draft = fresh_draft_model(pair.target, self.sizes, seed, width=self.width)
-        return DraftModelStudent(draft, pair, loss=self.loss_function, on_policy=self.on_policy)
 
 
 Trainee = Annotated[

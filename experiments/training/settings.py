@@ -15,7 +15,7 @@ from treespec.experiments.config.file import read_data
 from treespec.experiments.config.files import is_file
 from treespec.experiments.config.schema import Prompts
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.training.families import Rate, Share, Size, Trainee
+from treespec.experiments.training.families import Rate, Seed, Share, Size, Trainee
 from treespec.files import brief
 from treespec.reading_models import Strict, nearest, problems
 from treespec.search.growth.keys import Name
@@ -118,8 +118,10 @@ class TrainingConfig(Strict):
     vocabulary: Annotated[int, Field(strict=True, ge=64, le=2**20)] | None = None
     """Number of tokens that heads with a vocabulary of their own (`eagle3`, `block`) draft: the most
     frequent ones of the texts. Null for all."""
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**31)] = 0
+    seed: Seed = 0
     """Of fresh weights and of the order of the texts."""
+    seeds: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    """Trainings of each draft, with seeds from `seed` on; curves are then their mean and range."""
     learning_rate: Rate = 0.01
     """Of matrices (Muon); norms learn at half of it (AdamW)."""
     tuning: Tuning | None = None
@@ -129,11 +131,32 @@ class TrainingConfig(Strict):
     drafts: Annotated[tuple[Trainee, ...], Field(min_length=1)]
     """The drafts."""
 
+    @property
+    def trainings(self) -> tuple[Trainee, ...]:
+        """Every draft with every seed that it is trained with."""
+        if self.seeds == 1:
+            return self.drafts
+        return tuple(
+            draft.model_copy(update={"seed": self.seed_of(draft) + i})
+            for draft in self.drafts
+            for i in range(self.seeds)
+        )
+
+    def named(self, name: str | None) -> list[Trainee]:
+        """The trainings of the draft of this title, or the one of this label; all of them for None."""
+        return [draft for draft in self.trainings if name in (None, draft.title, draft.label)]
+
+    def seed_of(self, draft: Trainee) -> int:
+        """The seed that a draft is trained with."""
+        return self.seed if draft.seed is None else draft.seed
+
     @model_validator(mode="after")
     def _names_differ(self) -> "TrainingConfig":
-        repeated = [n for n, count in Counter(d.label for d in self.drafts).items() if count > 1]
+        repeated = [n for n, count in Counter(d.label for d in self.trainings).items() if count > 1]
         if repeated:
-            raise ValueError(f"two drafts are called {repeated[0]!r}: give each a `name`")
+            raise ValueError(
+                f"two drafts are called {repeated[0]!r}: give each a `name`, or a `seed` of its own"
+            )
         rated = [draft.label for draft in self.drafts if draft.learning_rate is not None]
         if rated and self.tuning is not None:
             raise ValueError(

@@ -49,7 +49,7 @@ def train_as_jobs(
         out: the folder of the training; every job must see it.
         make: makes the executor, given a folder for logs.
         reporter: shows which jobs run.
-        only: name of the one draft to train; None for all.
+        only: name of the one draft to train, see `TrainingConfig.named`.
 
     Raises:
         TrainingError: if a job fails, naming its log, after the others have ended; or if the folder holds a
@@ -58,9 +58,7 @@ def train_as_jobs(
     claim(config, out)
     jobs = out / "jobs"
     tasks, failed = deque[Task](), list[str]()
-    for draft in config.drafts:
-        if only not in (None, draft.label):
-            continue
+    for draft in config.named(only):
         folder = jobs / draft.label
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(

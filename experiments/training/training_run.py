@@ -36,17 +36,18 @@ from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.experiments.training.curves import save_curves
-from treespec.experiments.training.families import TrainedDraft
+from treespec.experiments.training.families import Trainee
 from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
 from treespec.experiments.training.loop import Diverged, Progress, Schedule, train
 from treespec.experiments.training.metric import measure
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.processes import ALONE, Processes
 from treespec.experiments.training.settings import TrainingConfig, WrittenTexts
+from treespec.experiments.training.students.fresh_student import fresh_student
 from treespec.experiments.training.students.student import Student
 from treespec.experiments.training.teacher import Teacher, require_sight
 from treespec.experiments.training.texts.leaks import LEAK, leaks, prompts_of
-from treespec.experiments.training.trained import Trained
+from treespec.experiments.training.trained import Trained, by_draft
 from treespec.experiments.training.training_folder import claim, taken
 from treespec.experiments.training.watch import CHOSEN_BY, Watch
 from treespec.files import write_whole
@@ -114,7 +115,7 @@ class TrainingRun:
         """Train what is not trained yet; write results and curves.
 
         Args:
-            only: name of the one draft to train; None for all.
+            only: name of the one draft to train, see `TrainingConfig.named`.
 
         Raises:
             ConfigError: if the config has no such draft.
@@ -122,9 +123,9 @@ class TrainingRun:
             Diverged: if a loss is no number.
             OutOfTime: if it was to stop; what is trained stays.
         """
-        drafts = [draft for draft in self.config.drafts if only in (None, draft.label)]
+        drafts = self.config.named(only)
         if not drafts:
-            names = ", ".join(draft.label for draft in self.config.drafts)
+            names = ", ".join(draft.label for draft in self.config.trainings)
             raise ConfigError(f"the config has no draft {only!r}, but {names}")
         trained = []
         for draft in drafts:
@@ -135,22 +136,22 @@ class TrainingRun:
     def _show_side_by_side(self) -> None:
         """Write what is finished, of all drafts."""
         if self.others.first:
-            standing = [Trained.read(self.out / draft.label) for draft in self.config.drafts]
+            standing = [Trained.read(self.out / draft.label) for draft in self.config.trainings]
             everything = [one for one in standing if one is not None]
             rows = {"drafts": [one.row() for one in everything], **environment()}
             write_whole(self.out / "results.json", json.dumps(rows, indent=1) + "\n")
-            save_curves({one.draft: one.curve for one in everything}, self.out / "curves.png")
+            save_curves(by_draft(everything), self.out / "curves.png")
 
-    def pace(self, draft: TrainedDraft) -> Pace:
+    def pace(self, draft: Trainee) -> Pace:
         """How fast a draft trains and is measured here: a few steps, which are thrown away."""
         start, steps = time.perf_counter(), self.config.batch_tokens
-        student = draft.student(self.pair, self.kept, self.config.seed)
-        watch = self._watch(student, f"timing {draft.label}")
+        student = self._fresh(draft)
+        watch, seed = self._watch(student, f"timing {draft.label}"), self.config.seed_of(draft)
         with TemporaryDirectory(dir=self.out) as folder:
             rate, checkpoint = self.config.learning_rate, Path(folder) / "checkpoint.pt"
-            warm = self._train(student, rate, UNTIMED_STEPS * steps, checkpoint, watch)
+            warm = self._train(student, seed, rate, UNTIMED_STEPS * steps, checkpoint, watch)
             timed = UNTIMED_STEPS + TIMED_STEPS
-            done = self._train(student, rate, timed * steps, checkpoint, watch)
+            done = self._train(student, seed, rate, timed * steps, checkpoint, watch)
         measure(self.says, student.drafter)
         return Pace(
             (done.seconds - warm.seconds) / (done.tokens - warm.tokens),
@@ -230,12 +231,6 @@ class TrainingRun:
         return found
 
     @cached_property
-    def data(self) -> PackedTexts:
-        """The batches."""
-        asked = self.config
-        return PackedTexts(self.texts, asked.batch_tokens // asked.length, asked.length, asked.seed)
-
-    @cached_property
     def says(self) -> TargetSays:
         """The target's answers to the held-out prompts, written once."""
         path = self.out / "held_out.json"
@@ -266,26 +261,28 @@ class TrainingRun:
         chosen = np.argsort(-counts, kind="stable")[:wanted]
         return torch.from_numpy(np.sort(chosen)).to(self.pair.target.device)
 
-    def _trained(self, draft: TrainedDraft) -> Trained:
+    def _trained(self, draft: Trainee) -> Trained:
         """A draft of the config, trained unless it stands there already."""
         folder = self.out / draft.label
         with taken(folder) if self.others.first else nullcontext():
             return Trained.read(folder) or self._train_now(draft, folder)
 
-    def _train_now(self, draft: TrainedDraft, folder: Path) -> Trained:
+    def _train_now(self, draft: Trainee, folder: Path) -> Trained:
         """Train a draft, or go on with it, and write it into its folder."""
         _ = self.inputs, self.says  # refused before anything is trained
         rate = self._learning_rate(draft)
-        student = draft.student(self.pair, self.kept, self.config.seed)
+        student = self._fresh(draft)
         first = self.others.first
         watch = self._watch(student, draft.label, self.config.metric.every if first else None)
         progress = self._train(
-            student, rate, draft.tokens or self.config.tokens, folder / "checkpoint.pt", watch
-        )
+            student, self.config.seed_of(draft), rate, draft.tokens or self.config.tokens,
+            folder / "checkpoint.pt", watch,
+        )  # fmt: skip
         if first and (not progress.curve or progress.curve[-1]["tokens"] < progress.tokens):
             watch.measure(progress)
         trained = Trained(
-            draft=draft.label, family=draft.family, parameters=student.size, learning_rate=rate,
+            draft=draft.title, seed=draft.seed, family=draft.family,
+            parameters=student.size, learning_rate=rate,
             seconds=progress.seconds, curve=progress.curve,
             settings=draft.model_dump(mode="json"), inputs=self.inputs,
         )  # fmt: skip
@@ -295,7 +292,7 @@ class TrainingRun:
             trained.save(folder)
         return trained
 
-    def _learning_rate(self, draft: TrainedDraft) -> float:
+    def _learning_rate(self, draft: Trainee) -> float:
         """The rate that does best on a part of the budget; all drafts try the same ones."""
         tuning = self.config.tuning
         if tuning is None:
@@ -306,11 +303,11 @@ class TrainingRun:
         for rate in tuning.rates:
             if str(rate) in found:
                 continue
-            student = draft.student(self.pair, self.kept, self.config.seed)
+            student = self._fresh(draft)
             watch = self._watch(student, f"{draft.label}, learning rate {rate:g}")
             checkpoint = path.with_name(f"tuning-{rate:g}.pt")
             try:
-                self._train(student, rate, tokens, checkpoint, watch)
+                self._train(student, self.config.seed_of(draft), rate, tokens, checkpoint, watch)
                 found[str(rate)] = measure(self.says, student.drafter).row()[CHOSEN_BY] or 0.0
             except Diverged:
                 found[str(rate)] = 0.0
@@ -324,17 +321,22 @@ class TrainingRun:
     def _watch(self, student: Student, name: str, every: int | None = None) -> Watch:
         return Watch(student, name, self.reporter, lambda: self.says, every)
 
+    def _fresh(self, draft: Trainee) -> Student:
+        return fresh_student(draft, self.pair, self.kept, self.config.seed_of(draft))
+
     def _train(
-        self, student: Student, rate: float, tokens: int, checkpoint: Path, watch: Watch
+        self, student: Student, seed: int, rate: float, tokens: int, checkpoint: Path, watch: Watch
     ) -> Progress:
         """Train a student on a budget of tokens."""
+        asked = self.config
         teacher = Teacher(self.pair.target, student.reads, student.kept)
+        data = PackedTexts(self.texts, asked.batch_tokens // asked.length, asked.length, seed)
         forward, others = self.others.wrapped(student), self.others
 
         def learn(progress: Progress) -> tuple[Tensor, int]:
             place = progress.step * others.count + others.rank
-            generator = torch.Generator().manual_seed(self.config.seed * 2**32 + place)
-            batch = self.data[progress.step]
+            generator = torch.Generator().manual_seed(seed * 2**32 + place)
+            batch = data[progress.step]
             own = batch.part(others.rank, others.count).to(self.pair.target.device)
             learned = forward(teacher(student.batch(own, generator)), generator)
             return learned.loss, batch.tokens
