@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from treespec.draft.trained.block_files import default_ids, ids_of, load_block
+from treespec.draft.trained.block_files import ids_of, load_block
 from treespec.draft.trained.block_head import BlockHead
-from treespec.draft.trained.eagle3_files import IDS, load_eagle3
+from treespec.draft.trained.eagle3_files import IDS, default_boundaries, load_eagle3
 from treespec.draft.trained.eagle_files import load_eagle
 from treespec.draft.trained.head_model import HeadModel
 from treespec.draft.trained.medusa import MedusaHeads, load_medusa
@@ -192,7 +192,7 @@ def fresh_block(
         block_size: tokens of a block, the anchor among them.
         mask_token: stands at the positions to predict: a token that texts do not contain.
         causal: whether a token of a block sees only those before it (JetSpec), or all (DFlash).
-        reads: what it reads of the target; None for what DFlash's heads of three layers read.
+        reads: what it reads of the target; None for the boundaries that EAGLE-3 reads by default.
         kept: tokens that it drafts, whose rows of the target's head it shares; None for all.
 
     Raises:
@@ -200,9 +200,10 @@ def fresh_block(
     """
     parts, drawn = TargetParts.of(target), Drawn(seed)
     config, h = sizes.config(parts), parts.width
-    ids = sorted(set(default_ids(parts.layers, 3)))
-    if reads is not None:
-        ids = ids_of(reads.states, parts.layers)
+    if reads is None:  # of few layers some coincide
+        few = {b for b in default_boundaries(parts.layers) if 0 < b < parts.layers}
+        reads = Features(tuple(sorted(few)))
+    ids = ids_of(reads.states, parts.layers)
     tensors = {"fc.weight": drawn.matrix(h, len(ids) * h)}
     tensors |= {name: torch.ones(h) for name in ("hidden_norm.weight", "norm.weight")}
     for i in range(sizes.layers):

@@ -8,7 +8,7 @@ see each other: a draft is trained on the hidden states that a text alone has.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -57,15 +57,18 @@ class Packed:
         ids: the tokens.
         text: the number of each token's text, within its row; -1 for padding.
         answer: whether a draft is trained to predict the token.
+        place: the number of each token among those of all texts, -1 for padding; None if the tokens are not
+            those of texts.
     """
 
     ids: Int[Tensor, "B T"]
     text: Int[Tensor, "B T"]
     answer: Bool[Tensor, "B T"]
+    place: Int[Tensor, "B T"] | None = None
 
     def to(self, device: torch.device) -> "Packed":
         """On another device."""
-        return Packed(self.ids.to(device), self.text.to(device), self.answer.to(device))
+        return self._each(lambda part: part.to(device))
 
     @property
     def tokens(self) -> int:
@@ -74,7 +77,11 @@ class Packed:
 
     def part(self, rank: int, count: int) -> "Packed":
         """The rows of one of several processes."""
-        return Packed(self.ids[rank::count], self.text[rank::count], self.answer[rank::count])
+        return self._each(lambda part: part[rank::count])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Packed":
+        place = None if self.place is None else change(self.place)
+        return Packed(change(self.ids), change(self.text), change(self.answer), place)
 
     @property
     def positions(self) -> Int[Tensor, "B T"]:
@@ -126,31 +133,33 @@ class PackedTexts:
         if not texts.tokens:
             raise InvalidArgument("there are no texts to train on")
         self._epoch = lru_cache(maxsize=2)(self._packed)
+        self._begins = np.cumsum([0, *map(len, texts.ids)])
         self._sizes: list[int] = []
         """Rows of each epoch so far."""
 
     def __getitem__(self, step: int) -> Packed:
         rows = [self._row(step * self.rows + row) for row in range(self.rows)]
-        ids, text, answer = (torch.from_numpy(np.stack(part)) for part in zip(*rows, strict=True))
-        return Packed(ids, text, answer)
+        parts = (torch.from_numpy(np.stack(part)) for part in zip(*rows, strict=True))
+        return Packed(*parts)
 
-    def _row(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _row(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         epoch = 0
-        while index >= self._size(epoch):
-            index -= self._size(epoch)
+        while index >= self.rows_of_epoch(epoch):
+            index -= self.rows_of_epoch(epoch)
             epoch += 1
         parts = self._epoch(epoch)[index]
         ids, text = np.zeros(self.length, np.int64), np.full(self.length, -1)
-        answer, end = np.zeros(self.length, bool), 0
+        answer, place, end = np.zeros(self.length, bool), np.full(self.length, -1), 0
         for number, (i, begin, size) in enumerate(parts):
-            place = slice(end, end + size)
-            ids[place] = self.texts.ids[i][begin : begin + size]
-            text[place] = number
-            answer[place] = np.arange(begin, begin + size) >= self.texts.prompts[i]
+            here, tokens = slice(end, end + size), np.arange(begin, begin + size)
+            ids[here] = self.texts.ids[i][begin : begin + size]
+            text[here], place[here] = number, self._begins[i] + tokens
+            answer[here] = tokens >= self.texts.prompts[i]
             end += size
-        return ids, text, answer
+        return ids, text, answer, place
 
-    def _size(self, epoch: int) -> int:
+    def rows_of_epoch(self, epoch: int) -> int:
+        """Number of rows of an epoch."""
         while len(self._sizes) <= epoch:
             self._sizes.append(len(self._epoch(len(self._sizes))))
         return self._sizes[epoch]

@@ -115,6 +115,10 @@ class TrainingConfig(Strict):
     """Tokens of a row of a batch."""
     batch_tokens: Size = 2048
     """Tokens of a batch."""
+    states: Literal["computed", "stored"] = "computed"
+    """The target's hidden states on the texts: computed anew for each batch, or computed once and kept in
+    the output folder (two bytes a number, some 5 kB a token of SmolLM2), which is faster if texts are read
+    several times or by several drafts."""
     vocabulary: Annotated[int, Field(strict=True, ge=64, le=2**20)] | None = None
     """Number of tokens that heads with a vocabulary of their own (`eagle3`, `block`) draft: the most
     frequent ones of the texts. Null for all."""

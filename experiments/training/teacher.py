@@ -1,5 +1,6 @@
 """What a target teaches: its hidden states and next-token distributions on given texts, in one pass."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from treespec.models.hidden_states import HiddenStates
 from treespec.models.support import local_attention
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["Taught", "Teacher", "require_sight"]
+__all__ = ["Known", "TargetPass", "Taught", "Teacher", "require_sight"]
 
 
 @dataclass(frozen=True)
@@ -55,21 +56,32 @@ class Taught:
         return Labels(self.logs[rows, places], self.tokens[rows, places])
 
 
-class Teacher:
-    """A target that teaches a draft.
+@dataclass(frozen=True)
+class Known:
+    """What a target computes on a batch.
+
+    Args:
+        states: what a draft reads, and last the final state after the norm.
+        normalisers: the logarithm of the sum of the exponentials of all logits after each token; None if
+            they were not needed.
+    """
+
+    states: Float[Tensor, "B T F H"]
+    normalisers: Float[Tensor, "B T 1"] | None = None
+
+
+class TargetPass:
+    """A target that reads batches.
 
     Args:
         target: the target.
-        reads: what the draft reads of it.
-        kept: the tokens that the draft is trained to predict; None for all.
+        reads: what a draft reads of it.
 
     Raises:
         UnsupportedModel: if its logits are not its head's, because a scale or softcap is added.
     """
 
-    def __init__(
-        self, target: TransformersModel, reads: Features, kept: Int[Tensor, " v"] | None = None
-    ) -> None:
+    def __init__(self, target: TransformersModel, reads: Features) -> None:
         self.parts = TargetParts.of(target)
         if self.parts.missing:
             raise UnsupportedModel(
@@ -77,13 +89,13 @@ class Teacher:
                 f"after the head (a draft would be trained {', '.join(self.parts.missing)})"
             )
         model: Any = plain_twin(target)
-        self._body, self._kept = model.get_submodule(model.base_model_prefix), kept
-        self._place = _places(self.parts.vocab_size, kept).to(self.parts.device)
+        self._body = model.get_submodule(model.base_model_prefix)
         self._states = HiddenStates(model, Features(reads.boundaries, "post"))
-        self._features = len(reads.states)
+        self.states = self._states.states
+        """The states in their order."""
 
     @torch.no_grad()
-    def __call__(self, packed: Packed) -> Taught:
+    def __call__(self, packed: Packed) -> Known:
         """One pass over a batch."""
         with self._states.watched():
             self._body(
@@ -92,12 +104,63 @@ class Teacher:
                 position_ids=packed.positions,
                 use_cache=False,
             )
-            states = self._states.taken_of_batch()
-        logits = self.parts.head(states[:, :, -1])[..., : self.parts.logits].float()
-        whole = logits.logsumexp(-1, keepdim=True)
-        kept = logits if self._kept is None else logits[..., self._kept]
+            return Known(self._states.taken_of_batch())
+
+    @torch.no_grad()
+    def with_normalisers(self, packed: Packed) -> Known:
+        """One pass, and the normalisers of its logits."""
+        known = self(packed)
+        logits = logits_of(self.parts.head, known.states[:, :, -1], None, self.parts.logits)
+        return Known(known.states, logits.float().logsumexp(-1, keepdim=True))
+
+
+class Teacher:
+    """What a draft is taught, of what its target computes.
+
+    Args:
+        target: the target.
+        reads: what the draft reads of it.
+        kept: the tokens that the draft is trained to predict; None for all.
+        stored: gives what the target has computed on the texts; None to compute it for each batch.
+
+    Raises:
+        UnsupportedModel: see `TargetPass`.
+    """
+
+    def __init__(
+        self,
+        target: TransformersModel,
+        reads: Features,
+        kept: Int[Tensor, " v"] | None = None,
+        stored: Callable[[Packed], Known] | None = None,
+    ) -> None:
+        self._pass, self._stored, self._kept = TargetPass(target, reads), stored, kept
+        self.parts = self._pass.parts
+        self._place = _places(self.parts.vocab_size, kept).to(self.parts.device)
+        self._features = len(reads.states)
+
+    @torch.no_grad()
+    def __call__(self, packed: Packed) -> Taught:
+        """What a batch teaches; texts that a draft wrote itself are always read anew."""
+        read = self._pass if self._stored is None or packed.place is None else self._stored
+        known = read(packed)
+        whole, post = known.normalisers, known.states[:, :, -1]
+        rows = None if whole is None else self._kept
+        logits = logits_of(self.parts.head, post, rows, self.parts.logits).float()
+        if whole is None:
+            whole = logits.logsumexp(-1, keepdim=True)
+            logits = logits if self._kept is None else logits[..., self._kept]
         tokens = F.pad(self._place[packed.ids[:, 1:]], (0, 1), value=-1)
-        return Taught(packed, states[:, :, : self._features], kept - whole, tokens)
+        return Taught(packed, known.states[:, :, : self._features], logits - whole, tokens)
+
+
+def logits_of(
+    matrix: Any, hidden: Float[Tensor, "*rows h"], kept: Int[Tensor, " v"] | None, width: int
+) -> Float[Tensor, "*rows v"]:
+    """Logits of these rows of a matrix; None for its first rows, `width` at most."""
+    if kept is None:
+        return matrix(hidden)[..., :width]
+    return F.linear(hidden, matrix.weight[kept])
 
 
 def require_sight(target: TransformersModel, length: int) -> None:

@@ -5,6 +5,7 @@
     OUT/held_out.json           the target's answers that drafts are measured on
     OUT/results.json            all drafts side by side, versions and machine
     OUT/curves.png              tokens per step while they were trained
+    OUT/states/                 the target's hidden states on the texts, if they are stored
     OUT/NAME/head               the draft, in its authors' layout
     OUT/NAME/result.json        what was measured on the way; written last
     OUT/NAME/checkpoint.pt      from which a killed training goes on
@@ -43,6 +44,7 @@ from treespec.experiments.training.metric import measure
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.processes import ALONE, Processes
 from treespec.experiments.training.settings import TrainingConfig, WrittenTexts
+from treespec.experiments.training.stored_states import StoredStates, stored_states
 from treespec.experiments.training.students.fresh_student import fresh_student
 from treespec.experiments.training.students.student import Student
 from treespec.experiments.training.teacher import Teacher, require_sight
@@ -50,6 +52,7 @@ from treespec.experiments.training.texts.leaks import LEAK, leaks, prompts_of
 from treespec.experiments.training.trained import Trained, by_draft
 from treespec.experiments.training.training_folder import claim, taken
 from treespec.experiments.training.watch import CHOSEN_BY, Watch
+from treespec.features import Features
 from treespec.files import write_whole
 from treespec.models.fingerprint import fingerprint
 from treespec.models.load import Pair
@@ -321,6 +324,22 @@ class TrainingRun:
     def _watch(self, student: Student, name: str, every: int | None = None) -> Watch:
         return Watch(student, name, self.reporter, lambda: self.says, every)
 
+    def _data(self, seed: int) -> PackedTexts:
+        asked = self.config
+        return PackedTexts(self.texts, asked.batch_tokens // asked.length, asked.length, seed)
+
+    def _stored(self, reads: Features) -> StoredStates | None:
+        """What the target computes on the texts, if it is to be stored."""
+        if self.config.states == "computed":
+            return None
+        return stored_states(
+            self.pair.target,
+            reads,
+            self._data(self.config.seed),
+            self.out / "states",
+            self.reporter,
+        )
+
     def _fresh(self, draft: Trainee) -> Student:
         return fresh_student(draft, self.pair, self.kept, self.config.seed_of(draft))
 
@@ -328,9 +347,10 @@ class TrainingRun:
         self, student: Student, seed: int, rate: float, tokens: int, checkpoint: Path, watch: Watch
     ) -> Progress:
         """Train a student on a budget of tokens."""
-        asked = self.config
-        teacher = Teacher(self.pair.target, student.reads, student.kept)
-        data = PackedTexts(self.texts, asked.batch_tokens // asked.length, asked.length, seed)
+        data = self._data(seed)
+        teacher = Teacher(
+            self.pair.target, student.reads, student.kept, self._stored(student.reads)
+        )
         forward, others = self.others.wrapped(student), self.others
 
         def learn(progress: Progress) -> tuple[Tensor, int]:

@@ -31,11 +31,10 @@ from treespec.experiments.training.students.student import (
     Student,
     ahead,
     learned,
-    logits_of,
     mean_of,
     open_to_training,
 )
-from treespec.experiments.training.teacher import Taught
+from treespec.experiments.training.teacher import Taught, logits_of
 from treespec.models.hidden_states import HiddenStates
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Growth

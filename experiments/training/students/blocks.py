@@ -19,11 +19,10 @@ from treespec.experiments.training.students.student import (
     Learned,
     Student,
     learned,
-    logits_of,
     mean_of,
     open_to_training,
 )
-from treespec.experiments.training.teacher import Taught
+from treespec.experiments.training.teacher import Taught, logits_of
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Growth
 from treespec.sampling.distributions import Sampling

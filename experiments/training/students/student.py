@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from treespec.draft import ModelDrafter
@@ -23,7 +22,6 @@ __all__ = [
     "Student",
     "ahead",
     "learned",
-    "logits_of",
     "mean_of",
     "open_to_training",
 ]
@@ -105,15 +103,6 @@ def learned(losses: Sequence[Float[Tensor, ""]], share: float) -> Learned:
     by_depth = torch.stack(list(losses))
     weights = by_depth.new_tensor([share**i for i in range(len(losses))])
     return Learned((by_depth * weights).sum() / weights.sum(), by_depth.detach())
-
-
-def logits_of(
-    matrix: Any, hidden: Float[Tensor, "*rows h"], kept: Int[Tensor, " v"] | None, width: int
-) -> Float[Tensor, "*rows v"]:
-    """Logits of these rows of a matrix; None for its first rows, `width` at most."""
-    if kept is None:
-        return matrix(hidden)[..., :width]
-    return F.linear(hidden, matrix.weight[kept])
 
 
 def ahead(values: Tensor, by: int) -> Tensor:
