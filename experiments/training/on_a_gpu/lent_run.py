@@ -115,7 +115,9 @@ class LentRun:
 
     def _config(self, *more: str) -> TrainingConfig:
         texts = f"texts={{kind: written, path: {self.work / TEXTS}}}"
-        return load_training(self.config, [*self.overrides, texts, f"device={self.device}", *more])
+        return load_training(
+            self.config, [*self.overrides, texts, "states=computed", f"device={self.device}", *more]
+        )
 
 
 @contextmanager
