@@ -88,7 +88,7 @@ class Measuring(Strict):
 
 
 class Tuning(Strict):
-    """Which learning rate is taken: the one that does best on a part of the budget."""
+    """Which learning rate is taken: the one with the least held-out loss on a part of the budget."""
 
     rates: Annotated[tuple[Rate, ...], Field(min_length=2)]
     """Learning rates to try, the same for every draft."""

@@ -14,6 +14,7 @@ The same command goes on where it was killed, and ends with the same weights (wi
 """
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -51,7 +52,7 @@ from treespec.experiments.training.teacher import Teacher, require_sight
 from treespec.experiments.training.texts.leaks import LEAK, leaks, prompts_of
 from treespec.experiments.training.trained import Trained, by_draft
 from treespec.experiments.training.training_folder import claim, taken
-from treespec.experiments.training.watch import CHOSEN_BY, Watch
+from treespec.experiments.training.watch import Watch
 from treespec.features import Features
 from treespec.files import write_whole
 from treespec.models.fingerprint import fingerprint
@@ -296,12 +297,15 @@ class TrainingRun:
         return trained
 
     def _learning_rate(self, draft: Trainee) -> float:
-        """The rate that does best on a part of the budget; all drafts try the same ones."""
+        """The rate with the least held-out loss on a part of the budget; all drafts try the same ones.
+
+        After so few tokens the trees of all rates are about as good, and the loss tells more.
+        """
         tuning = self.config.tuning
         if tuning is None:
             return draft.learning_rate or self.config.learning_rate
         path = self.out / draft.label / "tuning.json"
-        found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        found: dict[str, float | None] = json.loads(path.read_text()) if path.exists() else {}
         tokens = int((draft.tokens or self.config.tokens) * tuning.share)
         for rate in tuning.rates:
             if str(rate) in found:
@@ -311,13 +315,13 @@ class TrainingRun:
             checkpoint = path.with_name(f"tuning-{rate:g}.pt")
             try:
                 self._train(student, self.config.seed_of(draft), rate, tokens, checkpoint, watch)
-                found[str(rate)] = measure(self.says, student.drafter).row()[CHOSEN_BY] or 0.0
+                found[str(rate)] = measure(self.says, student.drafter).near.loss.estimate
             except Diverged:
-                found[str(rate)] = 0.0
+                found[str(rate)] = None
             if self.others.first:
                 write_whole(path, json.dumps(found) + "\n")
                 checkpoint.unlink(missing_ok=True)
-        best = max(found, key=lambda rate: found[rate])
+        best = min(found, key=lambda rate: math.inf if (loss := found[rate]) is None else loss)
         self.reporter.note(f"{draft.label}: learning rate {best} of {', '.join(found)}")
         return float(best)
 

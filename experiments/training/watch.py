@@ -12,7 +12,7 @@ from treespec.experiments.training.students.student import Student
 __all__ = ["CHOSEN_BY", "Watch"]
 
 CHOSEN_BY = "tokens_per_step_best_first_16"
-"""The figure by which drafts are judged while they are trained, and learning rates chosen."""
+"""The figure by which drafts are judged while they are trained."""
 RISES = {CHOSEN_BY: 0.02, "overlap": 0.01}
 """What a draft must have gained since it was fresh, in one of these figures, or a warning is given. Overlap
 is an acceptance too, and moves where a tree's steps on a few hundred positions stay the same."""

@@ -283,3 +283,28 @@ def test_a_training_that_is_killed_twenty_times_ends_with_the_same_bits(tmp_path
         assert (one / "model.safetensors").read_bytes() == (
             other / "model.safetensors"
         ).read_bytes()
+
+
+def test_the_learning_rate_with_the_least_held_out_loss_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rate at which the loss is no number is tried, and never taken."""
+    tried = run(tmp_path / "o", "tuning={rates: [0.1, 0.2, 0.3], share: 0.25}")
+    rates: list[float] = []
+
+    def trained(
+        student: Any, seed: int, rate: float, tokens: int, path: Path, *others: Any
+    ) -> None:
+        rates.append(rate)
+        path.parent.mkdir(exist_ok=True)
+        if rate == 0.1:
+            raise Diverged("no number")
+
+    def measured(*_: Any) -> Any:
+        loss = {0.2: 2.5, 0.3: 2.4}[rates[-1]]
+        return SimpleNamespace(near=SimpleNamespace(loss=SimpleNamespace(estimate=loss)))
+
+    monkeypatch.setattr(tried, "_train", trained)
+    monkeypatch.setattr(training_run, "measure", measured)
+    assert tried._learning_rate(tried.config.drafts[0]) == 0.3
+    assert rates == [0.1, 0.2, 0.3]
