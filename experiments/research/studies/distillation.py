@@ -15,6 +15,7 @@ temperature 1, so this counts twice, and the interval is rather too wide. Three 
 freedom; those of the sum are Satterthwaite's.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,8 +140,8 @@ def finished(folder: Path) -> dict[str, list[Trained]]:
     return whole
 
 
-def config_of(groups: Mapping[str, Sequence[Trained]], folder: Path) -> dict[str, Any]:
-    """The config of the run: every draft and seed in every shape."""
+def config_of(groups: Mapping[str, Sequence[Trained]], folder: Path) -> str:
+    """The config of the run, as YAML: every draft and seed in every shape."""
     methods = [
         {
             "kind": "tree",
@@ -152,7 +153,9 @@ def config_of(groups: Mapping[str, Sequence[Trained]], folder: Path) -> dict[str
         for one in group
         for shape, settings in SHAPES.items()
     ]
-    return {"name": NAME, **SETTINGS, "methods": methods}
+    # through JSON, for YAML writes what appears twice as an anchor
+    plain = json.loads(json.dumps({"name": NAME, **SETTINGS, "methods": methods}))
+    return yaml.safe_dump(plain, sort_keys=False)
 
 
 def rows_of(
@@ -217,7 +220,7 @@ def main(
         groups = finished(folder)
         file = out / f"{NAME}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, yaml.safe_dump(config_of(groups, folder), sort_keys=False))
+        write_whole(file, config_of(groups, folder))
         console = Console(width=140, soft_wrap=True)
         result = run(load_config(file), folder=out / "run", source=file, console=console)
         loaded = load_run(result.folder)

@@ -63,7 +63,7 @@ def test_a_draft_without_one_of_its_seeds_is_left_out(tmp_path: Path) -> None:
     assert [one.seed for one in groups["forward_kl"]] == [0, 1, 2]
 
     file = tmp_path / "run.yaml"
-    write_whole(file, str(config_of(groups, tmp_path)))  # YAML holds such mappings
+    write_whole(file, config_of(groups, tmp_path))
     methods = load_config(file).methods
     assert len(methods) == SEEDS * len(SHAPES)
     assert len({method.name for method in methods}) == len(methods)
