@@ -64,7 +64,9 @@ def _training() -> None:
 def train_command(
     config: Annotated[
         str,
-        typer.Argument(metavar="CONFIG", help="A YAML file, or a shipped one: embedded, smollm2."),
+        typer.Argument(
+            metavar="CONFIG", help="A YAML file, or a shipped one: embedded, distillation, smollm2."
+        ),
     ],
     overrides: Annotated[
         list[str] | None,

@@ -38,6 +38,8 @@ PANELS = {
 """Trees of the metric that are shown, at temperature 0."""
 OVERLAP = {"overlap": "one drawn child, T = 1"}
 """The expected acceptance of a child that is drawn at temperature 1."""
+BAND_OF_ONE = "with 95 % intervals over answers"
+BAND_OF_SEEDS = "mean over seeds, from the lowest to the highest"
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def save_curves(curves: Mapping[str, Sequence[Curve]], path: Path) -> None:
         for panel in trees:
             panel.set_ylim(1, highest)
         axes.flat[len(PANELS)].set_ylim(bottom=0)
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
+        lines = axes[0, 0].get_legend_handles_labels()
+        of_bands = BAND_OF_SEEDS if any(len(one) > 1 for one in curves.values()) else BAND_OF_ONE
+        figure.legend(*lines, loc="outside upper left", ncols=4, title=of_bands, alignment="left")
         drawn = io.BytesIO()
         figure.savefig(drawn, format=path.suffix.removeprefix("."), dpi=150)
         plt.close(figure)

@@ -20,6 +20,7 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.sweep.executors import LocalWorkers
 from treespec.experiments.training import loop, training_run, watch
+from treespec.experiments.training.curves import Line
 from treespec.experiments.training.loop import Diverged
 from treespec.experiments.training.packing import Texts
 from treespec.experiments.training.settings import as_yaml, load_training, shipped_trainings
@@ -129,6 +130,7 @@ def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(
         (["drafts=[{family: eagle5}]"], "drafts"),
         (["vocabulary=0"], "vocabulary"),
         (["batch_tokens=8"], "batch_tokens"),
+        (["seeds=0"], "seeds"),
         (["drafts=[{family: eagle3, inner: 8, boundaries: [1, 2, 3]}]"], "another boundary first"),
         (["drafts=[{family: medusa, count: 2}]"], "count"),
         (["texts={kind: written}"], "path"),
@@ -225,6 +227,26 @@ def test_a_target_that_sees_less_than_a_row_is_refused(
     with pytest.raises(ConfigError, match=r"length = 64, .*sliding_window = 8.*set length"):
         run(tmp_path).run()
     assert run(tmp_path / "shorter", "length=8").pair is pair
+
+
+def test_a_draft_of_several_seeds_is_shown_by_their_mean_and_range(tmp_path: Path) -> None:
+    brief = ("seeds=2", "seed=4", "tokens=256", "metric.every=256")
+    only = run(tmp_path, *brief).run(only="eagle3-seed5")
+    assert [one.seed for one in only] == [5]
+    trained = run(tmp_path, *brief).run(only="eagle3")
+    assert [one.label for one in trained] == ["eagle3-seed4", "eagle3-seed5"]
+    heads = [(tmp_path / one.label / "head" / "model.safetensors").read_bytes() for one in trained]
+    assert heads[0] != heads[1]
+
+    run(alone := tmp_path / "alone", "seed=5", *brief[2:]).run()
+    assert weights(alone) == heads[1]
+
+    for one, value in zip(trained, (1.5, 2.0), strict=True):
+        one.last["overlap"] = value
+    (cells,) = finding(trained, tmp_path).tables[0].rows
+    assert "1.750 1.500–2.000" in map(str, cells)
+    line = Line.of([one.curve for one in trained], "overlap")
+    assert (line.values[-1], line.low[-1], line.high[-1]) == (1.75, 1.5, 2.0)
 
 
 def test_drafts_are_trained_as_jobs(tmp_path: Path) -> None:
