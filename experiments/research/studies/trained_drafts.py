@@ -5,11 +5,11 @@
 
 CONFIG (`trained_drafts`) names model, prompts and sources; with `--trained`, its heads are replaced by
 those of finished trainings, of any target. First every source's best chain and best tree are chosen by
-replay on the prompts for tuning, under each sampling setting (`trained_choice`); on the real model that takes
-some ten minutes for each source. Then they run live, one run for each setting, and the best head also with
-drawn and with chosen children on the same trees of 8, 16 and 64 nodes (`drawn`). The number of
-prompts follows from the predicted speeds and `--hours`. A stopped study goes on where it was; `--choose-only` runs
-nothing.
+replay on the prompts for tuning, under each sampling setting (`trained_choice`); on the real model that
+takes some ten minutes for each source. Then they run live, one run for each setting, and the best head
+also with drawn and with chosen children on the same trees of 8, 16 and 64 nodes (`drawn`). The number
+of prompts follows from the predicted speeds and `--hours`. A stopped study goes on where it was;
+`--choose-only` runs nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -432,7 +432,8 @@ def main(
             count = of_run.prompts.count or 0
             say(
                 console,
-                f"{name}: {1 + len(methods)} methods on {count} prompts, about {each * count / 60:.0f} minutes",
+                f"{name}: {1 + len(methods)} methods on {count} prompts, "
+                f"about {each * count / 60:.0f} minutes",
             )
         if choose_only:
             return
