@@ -45,7 +45,6 @@ from treespec.tree import Law, TreeShape
 TREES = {
     "static tree of 16": STATIC,
     "binary tree of 15": TreeShape.kary(2, 3),
-    "chain of 4": CHAIN,
 }
 KINDS = {True: "causal", False: "two-way"}
 ALL = "all seeds"
