@@ -261,7 +261,7 @@ def estimate_command(
         "treespec profile speed --out latency.json",
         "treespec profile smoke --out small.json --sizes 1,4,16 --prefixes 64",
         "treespec profile speed --out batches.json --batch 1,2,4,8",
-        "treespec profile heads --out head.json --method 'eagle3 chain 4'",
+        "treespec profile trained_drafts --out head.json --method 'eagle3, tree'",
     ),
 )
 def profile_command(

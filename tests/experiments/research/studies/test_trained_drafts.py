@@ -107,7 +107,7 @@ def test_differences_are_paired_and_seeds_are_summed():
 
     def counts(right):
         rows = random.integers(10, 20, 24)
-        shares = {key: rows for key in ("rows", "compared")} | {
+        shares = dict.fromkeys(("rows", "compared"), rows) | {
             key: random.binomial(rows, right) for key in ("right", "right compared")
         }
         places = {(place, kind): of for place in ("on the spine", "after a sibling")
