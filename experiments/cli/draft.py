@@ -31,7 +31,9 @@ app.add_typer(
     ),
 )
 
-Head = Annotated[str, typer.Argument(metavar="HEAD", help="Folder or hub id of the head.")]
+Head = Annotated[
+    str, typer.Argument(metavar="HEAD", help="Folder, hub id or shipped name of the head.")
+]
 Target = Annotated[
     str, typer.Option("--target", help="The target: embedded, a folder, a hub id, or smollm2.")
 ]

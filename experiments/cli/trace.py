@@ -261,6 +261,7 @@ def estimate_command(
         "treespec profile speed --out latency.json",
         "treespec profile smoke --out small.json --sizes 1,4,16 --prefixes 64",
         "treespec profile speed --out batches.json --batch 1,2,4,8",
+        "treespec profile trained_drafts --out head.json --method 'eagle3, tree'",
     ),
 )
 def profile_command(
@@ -278,6 +279,10 @@ def profile_command(
         typer.Option(
             "--batch", help="Texts decoded side by side, such as 1,2,4,8; one by default."
         ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="Time the draft of this method: a trained head, or a model."),
     ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", help="Number of rounds; each measures everything once.")
@@ -304,6 +309,7 @@ def profile_command(
             sizes=integers("--sizes", sizes),
             prefixes=integers("--prefixes", prefixes),
             batches=integers("--batch", batch),
+            method=method,
             repeats=repeats,
             console=progress(quiet),
         )

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from pydantic import Field
 
 from treespec.draft import BlockDraft, Eagle, Eagle3, Medusa, Mtp
+from treespec.draft.trained.shipped import place_of_head
 from treespec.experiments.config.files import stamp
 from treespec.experiments.config.model_draft import all_of, built_in, label_of_draft
 from treespec.plugins import Budget, Settings, Wanted
@@ -28,7 +29,7 @@ class TrainedHead(Settings):
     """A source that reads a head from files, and the target's hidden states while it drafts."""
 
     model: Name
-    """Folder or hub id of the head."""
+    """Folder or hub id of the head, or the name of one that comes with treespec (`embedded-eagle3`)."""
     runs_passes: ClassVar[bool] = False
     """Whether the head is a model that runs trees, whose passes can be compiled."""
 
@@ -231,7 +232,7 @@ def _digest(model: str | None, stamps: object) -> str | None:
 
 
 def _files(model: str | None) -> list[Path]:
-    folder = None if model is None else Path(model).expanduser()
+    folder = None if model is None else Path(place_of_head(model)).expanduser()
     if folder is None or not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_file())

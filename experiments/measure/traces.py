@@ -17,6 +17,7 @@ from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.beam_recording import DEPTH
 from treespec.experiments.measure.head_recording import TracedHead, record_head
+from treespec.experiments.measure.profile.plan import named_method
 from treespec.experiments.measure.recording import POSITIONS_BEYOND, record
 from treespec.experiments.measure.source_recording import (
     record_source,
@@ -69,7 +70,7 @@ def trace(
     require_within("--beam", beam, 0, MOST_WIDTH)
     require_within("--beam-depth", beam_depth, 1, MOST_BEYOND)
     setting = _setting(config, sampling)
-    named = None if method is None else _named_method(config, method)
+    named = None if method is None else named_method(build(config), method)
     choice = _choice(config, setting, named, law, rule, width)
     traced_draft = named if named is not None and not named.by_pair else None
     if traced_draft is not None:
@@ -143,16 +144,6 @@ def _setting(config: Config, name: str | None) -> SamplingConfig:
             f"{problem}: use --sampling to choose one of {', '.join(map(repr, names))}"
         )
     return config.samplings[names.index(name)]
-
-
-def _named_method(config: Config, name: str) -> BuiltMethod:
-    built = {method.name: method for method in build(config).methods if method.kind == "tree"}
-    if name not in built:
-        raise ConfigError(
-            f"the config has no tree method {name!r} (tree methods: "
-            f"{', '.join(map(repr, built)) or 'none'})"
-        )
-    return built[name]
 
 
 def _choice(

@@ -71,6 +71,11 @@ def explanations(data: Measurements) -> list[Explanation]:
     return [_explain(totals, a, b) for a, b in pairs if a is not None and b is not None]
 
 
+def explained(data: Measurements, method: str, against: str) -> Explanation:
+    """Why one method is faster or slower than another one."""
+    return _explain(_totals(data), method, against)
+
+
 def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
     groups = {m.name: m.group for m in data.methods}
 

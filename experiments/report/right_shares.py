@@ -68,7 +68,8 @@ class NextRight:
     files: ArrayLike | None = None
 
     @cached_property
-    def _totals(self) -> Totals:
+    def totals(self) -> Totals:
+        """Numbers of accepted nodes of each text by place, band and kind."""
         nodes = self.nodes
         has_row = nodes.right != NO_ROW
         both = has_row & (nodes.fresh != NO_ROW)
@@ -101,14 +102,14 @@ class NextRight:
         def key(kind: str) -> tuple[str, str, str]:
             return place, band, kind
 
-        observed = self._totals.observed
+        observed = self.totals.observed
         return Share(
             nodes=int(observed[key("nodes")]),
             rows=int(observed[key("rows")]),
             right=self._share(key("right"), key("rows")),
             compared=int(observed[key("compared")]),
             fresh=self._share(key("fresh"), key("compared")),
-            less_fresh=self._totals.difference(
+            less_fresh=self.totals.difference(
                 (key("right compared"), key("compared")), (key("fresh"), key("compared"))
             ),
         )
@@ -125,18 +126,18 @@ class NextRight:
         first, second = (
             ((place, band, "right"), (place, band, "rows")) for place in (SIBLING, SPINE)
         )
-        return self._totals.difference(first, second)
+        return self.totals.difference(first, second)
 
     def no_row(self, place: str | None = None) -> Interval:
         """The share of accepted nodes without a row, at one place or at all."""
         return self._share((place, "no row"), (place, "nodes"))
 
     def _share(self, part: Any, whole: Any) -> Interval:
-        found = self._totals.share(part, whole)
+        found = self.totals.share(part, whole)
         if not found.bounded or found.has_width:
             return found
         # All nodes agree, so that texts do not differ: what so many nodes say about the rate.
-        observed = self._totals.observed
+        observed = self.totals.observed
         low, high = wilson(np.array(observed[part]), np.array(observed[whole]))
         return Interval(found.estimate, float(low), float(high))
 

@@ -202,15 +202,23 @@ class Totals:
         self, first: tuple[Hashable, Hashable], second: tuple[Hashable, Hashable]
     ) -> Interval:
         """One share (a part and its whole) minus another of the same samples; NaN if a whole is 0."""
+        return self.combined([(1.0, *first), (-1.0, *second)])
+
+    def combined(self, terms: Sequence[tuple[float, Hashable, Hashable]]) -> Interval:
+        """A sum of shares of the same samples; NaN if a whole is 0.
+
+        Args:
+            terms: for each share its factor, its part and its whole.
+        """
         parts = np.zeros(self.samples)
         estimate = 0.0
-        for sign, (part, whole) in ((1, first), (-1, second)):
+        for factor, part, whole in terms:
             if not self.observed[whole]:
                 return Interval(nan, nan, nan)
             share = self.observed[part] / self.observed[whole]
-            estimate += sign * share
+            estimate += factor * share
             parts += (
-                sign * (self.columns[part] - share * self.columns[whole]) / self.observed[whole]
+                factor * (self.columns[part] - share * self.columns[whole]) / self.observed[whole]
             )
         if self.samples < FEWEST_FOR_INTERVAL:
             return Interval(estimate, nan, nan)

@@ -114,6 +114,8 @@ class Loop:
         if self._plain:
             return NoDrafter()
         growth = growth_of(self._deepest)
+        if self.setting.make is not None:
+            return self.setting.make(growth, observer)
         if isinstance(pair.draft, NoDraftModel):
             return Undrafted(growth, pair.target.vocab_size, observer)
         # Not by `Method.drafter`: this one times its levels, and gets another shape at each step.

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from treespec.experiments.config.build import Choice, Experiment, build, label_of
+from treespec.experiments.config.build import BuiltMethod, Choice, Experiment, build, label_of
 from treespec.experiments.config.model_draft import NO_DRAFT, by_pair
 from treespec.experiments.config.samplings import budget_of
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.measure.profile.timed_drafts import Making, timed_draft
 from treespec.experiments.run.prompt_rows import RawPrompt
 from treespec.tree import Law, TreeShape
 from treespec.verify import chain, usual_law, usual_rule
@@ -36,11 +37,13 @@ class Setting(Choice):
         name: of the sampling, as in configs.
         shapes: the trees that are measured.
         texts: number of texts that are decoded side by side, each with such a tree.
+        make: makes the drafters of a method; None for those of the pair's draft model.
     """
 
     name: str
     shapes: tuple[TreeShape, ...]
     texts: int = 1
+    make: Making | None = None
 
 
 def bundle(size: int) -> TreeShape:
@@ -147,22 +150,31 @@ def plan_profile(
     sizes: Sequence[int] | None = None,
     prefixes: Sequence[int] | None = None,
     batches: Sequence[int] | None = None,
+    method: str | None = None,
 ) -> Plan:
     """Choose what is timed, for each number of texts in a batch (by default for one text).
 
     For every law that the config's trees use under a sampling setting, and those that are the default
     there: deterministic children at temperature 0; above it, drawn without replacement, and independently
-    for chains. A law that occurs under several settings is measured under the first.
+    for chains. A law that occurs under several settings is measured under the first. Of a named `method`,
+    which drafts with a trained head or a model of its own, its laws alone.
     """
     experiment, notes = build(config), measured_without(config)
-    if config.models.draft == NO_DRAFT:
+    named = None if method is None else named_method(experiment, method)
+    if named is not None:
+        notes = []
+    elif config.models.draft == NO_DRAFT:
         notes = ["there is no draft model: these are the target's times, and drafting takes none"]
     context = min(pair.target.max_length, pair.draft.max_length)
     settings: list[Setting] = []
     for texts in sorted(set(batches or (1,))):
         asked = completed(sizes or default_sizes(pair.target.device.type, texts))
         ended = experiment.ending(pair.end_tokens, budget_of(experiment.config))
-        own = settings_of(ended, pair, asked, context, notes)
+        own = (
+            settings_of(ended, pair, asked, context, notes)
+            if named is None
+            else settings_of_method(ended, named, pair, asked, notes)
+        )
         settings += [replace(setting, texts=texts) for setting in own]
     deepest = max(shape.depth for setting in settings for shape in setting.shapes)
     steps = max(len(setting.shapes) for setting in settings)
@@ -187,6 +199,21 @@ def plan_profile(
         return taken[:length]
 
     return Plan(settings, chosen, text, tuple(notes))
+
+
+def named_method(experiment: Experiment, name: str) -> BuiltMethod:
+    """The tree method of this name.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    built = {method.name: method for method in experiment.methods if method.kind == "tree"}
+    if name not in built:
+        raise ConfigError(
+            f"the config has no tree method {name!r} (tree methods: "
+            f"{', '.join(map(repr, built)) or 'none'})"
+        )
+    return built[name]
 
 
 def measured_without(config: Config) -> list[str]:
@@ -261,6 +288,42 @@ def settings_of(
     if not by_law:
         raise ConfigError(
             f"sizes = {','.join(map(str, sizes))}: no tree of these sizes fits the context of {context}"
+        )
+    return list(by_law.values())
+
+
+def settings_of_method(
+    experiment: Experiment,
+    named: BuiltMethod,
+    pair: "Pair",
+    sizes: Sequence[int],
+    notes: list[str],
+) -> list[Setting]:
+    """The laws of one method with a draft of its own, each with its trees."""
+    by_law: dict[Law, Setting] = {}
+    for name in experiment.samplings:
+        choice = named.choices[name]
+        draft = timed_draft(named, pair, choice)
+        context = min(pair.target.max_length, draft.max_length)
+        rule = choice.rule.on_trees.get(choice.law, choice.rule)
+
+        def takes(
+            shape: TreeShape, rule=rule, law=choice.law, draft=draft, context=context
+        ) -> bool:
+            refused = rule.covers(shape, law, pair.target.vocab_size) is not None
+            deeper = draft.depth is not None and shape.depth > draft.depth
+            return not refused and not deeper and 2 * shape.depth < context
+
+        shapes, missing = shapes_for(sizes, takes)
+        if choice.law not in by_law and shapes:
+            by_law[choice.law] = Setting(
+                choice.sampling, choice.law, rule, name, shapes, make=draft.make
+            )
+            if missing:
+                notes.append(f"no tree of sizes {', '.join(map(str, missing))} fits")
+    if not by_law:
+        raise ConfigError(
+            f"sizes = {','.join(map(str, sizes))}: {named.name!r} drafts no tree of these sizes"
         )
     return list(by_law.values())
 

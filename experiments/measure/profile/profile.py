@@ -18,10 +18,11 @@ from treespec.errors import TreespecError
 from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
 from treespec.experiments.config.build import build
 from treespec.experiments.config.files import require_within
+from treespec.experiments.config.model_draft import label_of_draft
 from treespec.experiments.config.schema import MOST_BATCH, MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.profile.loop import Text
-from treespec.experiments.measure.profile.plan import Setting, plan_profile
+from treespec.experiments.measure.profile.plan import Setting, named_method, plan_profile
 from treespec.experiments.measure.profile.timed_steps import Samples, measure_round
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
 from treespec.experiments.records.manifest import environment, now
@@ -157,6 +158,7 @@ def profile(
     sizes: Sequence[int] | None = None,
     prefixes: Sequence[int] | None = None,
     batches: Sequence[int] | None = None,
+    method: str | None = None,
     repeats: int = REPEATS,
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
@@ -165,6 +167,7 @@ def profile(
     """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which.
 
     `batches`: numbers of texts to decode side by side; by default one text. Times are of a whole round.
+    `method`: the method, with a trained head or a model of its own, whose draft is timed.
     """
     for name, values, most, largest in (
         ("sizes", sizes or (), MOST_SIZES, MOST_TIMED),
@@ -177,10 +180,12 @@ def profile(
             require_within(f"--{name}", value, 1, largest)
     raw = read_prompts(config.prompts)
     reporter = Reporter(console)
-    chosen_for = build(config).methods if config.models.dtype == "fastest" else None
-    loaded = load_with_passes(config.models, (), load, reporter, chosen_for=chosen_for)
+    experiment = build(config)
+    named = [] if method is None else [named_method(experiment, method)]
+    chosen_for = experiment.methods if config.models.dtype == "fastest" else None
+    loaded = load_with_passes(config.models, named, load, reporter, chosen_for=chosen_for)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
-    plan = plan_profile(config, pair, raw, sizes, prefixes, batches)
+    plan = plan_profile(config, pair, raw, sizes, prefixes, batches, method)
     notes = list(plan.notes)
     total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
     with reporter.units(total, doing="measuring", finished="measured") as begin:
@@ -195,6 +200,8 @@ def profile(
             watch=watch,
         )
     about = about_times(config, pair, timed, repeats)
+    for one in named:
+        about["models"]["draft"] = label_of_draft(one.config.draft)  # pyrefly: ignore[missing-attribute]
     try:
         model = model_of_rounds(timed.parts, plan.settings, about, timed.disturbed)
     except TreespecError as error:

@@ -13,7 +13,7 @@ from treespec.draft.trained.target_parts import TargetParts
 from treespec.files import write_whole
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["Matrices", "completed", "lean", "matrices_of"]
+__all__ = ["Matrices", "completed", "lean", "matrices_of", "short"]
 
 Matrices = Mapping[str, Tensor]
 """Matrices of a target by the names of `matrices_of`, on the CPU."""
@@ -38,7 +38,7 @@ def lean(weights: bytes, matrices: Matrices, *, pickled: bool = False) -> bytes:
     """
     if pickled:
         tensors = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
-        torch.save({name: _short(tensor) for name, tensor in tensors.items()}, file := io.BytesIO())
+        torch.save({name: short(tensor) for name, tensor in tensors.items()}, file := io.BytesIO())
         return file.getvalue()
     kept, lacking = {}, {}
     for name, tensor in load(weights).items():
@@ -46,7 +46,7 @@ def lean(weights: bytes, matrices: Matrices, *, pickled: bool = False) -> bytes:
         if same:
             lacking[LACKS + name] = same[0]
         else:
-            kept[name] = _short(tensor)
+            kept[name] = short(tensor)
     return save(kept, metadata={"format": "pt", **lacking})
 
 
@@ -64,7 +64,8 @@ def completed(file: Path, matrices: Matrices) -> None:
     write_whole(file, save(tensors, metadata={"format": "pt"}))
 
 
-def _short(tensor: Tensor) -> Tensor:
+def short(tensor: Tensor) -> Tensor:
+    """A weight in bfloat16; other tensors as they are."""
     return tensor.bfloat16() if tensor.dtype == torch.float32 else tensor
 
 

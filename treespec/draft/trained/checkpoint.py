@@ -17,6 +17,7 @@ from jaxtyping import Shaped
 from safetensors import safe_open
 from torch import Tensor
 
+from treespec.draft.trained.shipped import place_of_head, shipped_heads
 from treespec.errors import LoadError, TreespecError
 from treespec.files import brief, in_json
 from treespec.models.reading import AGAIN, INDEX, PICKLES, WEIGHTS, Files
@@ -180,7 +181,7 @@ def read_checkpoint(
     """Read a head from its folder, or from the local cache of the Hugging Face hub.
 
     Args:
-        source: the folder, or a hub id.
+        source: the folder, the name of a head that comes with treespec, or a hub id.
         weights: names under which a format stores its weights besides `model.safetensors`, its shards and
             `pytorch_model.bin`; files ending in `.safetensors` are not pickles.
         only: for a head that stands in another model's files: says of the content of config.json which
@@ -189,7 +190,8 @@ def read_checkpoint(
     Raises:
         LoadError: if there is no such head, or a file is damaged or would run code.
     """
-    name = str(Path(source).expanduser()) if Path(source).expanduser().exists() else source
+    folder = Path(place_of_head(source)).expanduser()
+    name = str(folder) if folder.exists() else source
     files = Files(name)
     if Path(name).is_file():
         raise LoadError(
@@ -197,8 +199,9 @@ def read_checkpoint(
         )
     if not (Path(name).is_dir() or is_hub_id(source)) or files.path("config.json") is None:
         raise LoadError(
-            f"there is no head {source!r}: neither a folder with a config.json nor in the local cache of "
-            f"the Hugging Face hub (`hf download {source}` fetches one from there)"
+            f"there is no head {source!r}: neither a folder with a config.json, nor one of treespec's "
+            f"({', '.join(shipped_heads())}), nor in the local cache of the Hugging Face hub "
+            f"(`hf download {source}` fetches one from there)"
         )
     try:
         config = files.data("config.json")

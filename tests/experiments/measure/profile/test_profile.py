@@ -5,13 +5,16 @@ import json
 import pytest
 import yaml
 
-from treespec import TreeShape
+from treespec import TreeShape, load_pair
+from treespec.draft.trained.block_files import store_block
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.profile import profile as profile_commands
 from treespec.experiments.measure.profile.plan import default_sizes
 from treespec.experiments.measure.profile.profile import profile
-from treespec.search import AcceptanceEstimate, LatencyModel, expected_tokens
+from treespec.experiments.measure.traces import trace
+from treespec.experiments.training.fresh_heads import LayerSizes, fresh_block
+from treespec.search import AcceptanceEstimate, LatencyModel, best_tree, expected_tokens
 
 
 def config(settings, **changes):
@@ -291,3 +294,41 @@ def test_a_target_without_a_draft_model_is_profiled_and_searched(call, tmp_path,
     found = call("search", "lookup.npz", "--latency", "latency.json", "--prefix", "16")
     assert found.exit_code == 0, found.output
     assert "plain" in found.stdout
+
+
+def test_the_draft_of_a_method_is_timed_and_its_trees_ranked(tmp_path):
+    """A trained head has levels of its own; a block head times no tree deeper than its block."""
+    pair = load_pair("embedded")
+    block = fresh_block(
+        pair.target, LayerSizes(32), 0, block_size=3, mask_token=0, causal=True, kept=None
+    )
+    store_block(block, tmp_path / "block")
+    drafts = {
+        "head": {"source": "eagle3", "model": "embedded-eagle3"},
+        "block": {"source": "block", "model": str(tmp_path / "block")},
+        "lookup": {"source": "lookup"},
+    }
+    shapes = {"lookup": {"kind": "budget", "depth": 2}}
+    config = Config.model_validate({
+        "name": "heads", "models": {"target": "embedded", "draft": "none"}, "max_new_tokens": 24,
+        "prompts": {"kind": "embedded", "count": 2, "tokens": 24}, "samplings": [{"temperature": 0}],
+        "methods": [
+            {"kind": "tree", "name": name, "draft": draft, "shape": shapes.get(name, "chain:1")}
+            for name, draft in drafts.items()
+        ],
+    })  # fmt: skip
+    given = {"sizes": [1, 5, 13], "prefixes": [24], "repeats": 1, "load": lambda models: pair}
+    timed = profile(config, method="head", **given).model
+    assert timed.about["models"]["draft"] == "eagle3 model=embedded-eagle3"
+    deep = timed.law_times("deterministic")
+    assert deep.level.at(1, 24) > 1e-4  # a pass of the head
+    assert timed.step_s(TreeShape.chain(4), 24) > timed.step_s(TreeShape.chain(1), 24)
+    recorded = trace(config, method="head", beyond=4, beam_depth=4, load=lambda models: pair)
+    ranking = best_tree(recorded, timed, max_size=5)
+    assert {row.kind for row in ranking.rows} >= {"chain", "plain"}
+    flat = profile(config, method="block", **given).model.law_times("deterministic")
+    assert flat.level.at(1, 24) < deep.level.at(1, 24)
+    with pytest.raises(ConfigError, match="lookup is neither"):
+        profile(config, method="lookup", **given)
+    with pytest.raises(ConfigError, match="no tree method 'haed'"):
+        profile(config, method="haed", **given)
