@@ -89,7 +89,7 @@ def measured(says: TargetSays, head: str) -> dict[tuple[str, Any], Any]:
     def make(tree: Growth | TreeShape) -> ModelDrafter:
         return BlockDraft(loaded, tree, Law.DETERMINISTIC, Sampling(0.0))
 
-    trace, _, _ = recorded(says, make)
+    trace = recorded(says, make).trace
     columns: dict[tuple[str, Any], Any] = {}
     for name, tree in TREES.items():
         found = replay(trace, tree)
