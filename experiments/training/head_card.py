@@ -55,7 +55,7 @@ def covered(says: TargetSays, kept: Int[Tensor, " v"]) -> Covered:
     """What tokens cover of a target's answers to held-out prompts, with intervals over these."""
     warm, mass, greedy = Sampling(temperature=1.0), [], []
     for (_, answer), logits, count in zip(says.texts, says.logits, says.held_out.kept, strict=True):
-        mass.append(float(warm(logits)[:, kept].sum()))
+        mass.append(float(warm(logits[:count])[:, kept].sum()))
         greedy.append(float(torch.isin(answer[:count].cpu(), kept).sum()))
     counts = np.array(says.held_out.kept)
     return Covered(

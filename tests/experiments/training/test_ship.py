@@ -41,7 +41,8 @@ def test_a_trained_head_is_shipped_with_its_card(tmp_path: Path) -> None:
     kept = torch.arange(512) + before["d2t"]
     says = TargetSays(target, HeldOut.load(trained / "held_out.json"))
     coverage = covered(says, kept)
-    rows = torch.cat(says.logits).double().softmax(-1)
+    counted = zip(says.logits, says.held_out.kept, strict=True)
+    rows = torch.cat([logits[:count] for logits, count in counted]).double().softmax(-1)
     assert coverage.mass is not None
     assert coverage.mass.estimate == pytest.approx(float(rows[:, kept].sum() / len(rows)), abs=1e-6)
     card = " ".join((folder / "README.md").read_text().split())
