@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.errors import LoadError, UnsupportedModel
+from treespec.models.decoder_layers import stated_layers
 from treespec.models.known_models import KNOWN
 from treespec.models.passes.choosing_passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
@@ -315,9 +316,8 @@ def _locate_draft(name: str, tokenizer: Tokenizer) -> Place:
 def _outline(place: Place) -> ModelOutline:
     config = read_config(place)
     require_weights(place)
-    text = config.get_text_config(decoder=True)
-    layers = getattr(text, "num_hidden_layers", 0)
-    return ModelOutline(context_length(config), text.vocab_size, layers)
+    vocab_size = config.get_text_config(decoder=True).vocab_size
+    return ModelOutline(context_length(config), vocab_size, stated_layers(config))
 
 
 def target_place(name_or_target: Source) -> Place:
