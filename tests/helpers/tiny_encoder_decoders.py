@@ -58,7 +58,8 @@ def encoder_decoder(name: str, seed: int = 0, **changes: Any) -> PreTrainedModel
             elif "shared" in path or "embed" in path:
                 weight.copy_((0.2 if "t5" in name else 1.0) * torch.randn_like(weight))
             else:
-                weight.copy_(torch.randn_like(weight) * 2 * weight.shape[-1] ** -0.5)
+                gain = 2 if "t5" in name else 0.7
+                weight.copy_(gain * torch.randn_like(weight) * weight.shape[-1] ** -0.5)
     model.generation_config = GenerationConfig(
         decoder_start_token_id=settings["decoder_start_token_id"], pad_token_id=config.pad_token_id
     )

@@ -107,6 +107,16 @@ class TransformersModel:
         """Whether it is an encoder-decoder, which runs trees behind a source only."""
         return self.model.config.is_encoder_decoder
 
+    @property
+    def start_tokens(self) -> tuple[int, ...]:
+        """Token ids that begin the text of an encoder-decoder, as in `generate`; empty for a decoder."""
+        if self.needs_source:
+            for settings in (self.model.generation_config, self.model.config):
+                for name in ("decoder_start_token_id", "bos_token_id"):
+                    if isinstance(start := getattr(settings, name, None), int):
+                        return (start,)
+        return ()
+
     def condition(self, source: Int[Tensor, " S"]) -> "TransformersModel":
         """An encoder-decoder model with the same weights and a cache of its own, behind this source.
 
@@ -188,7 +198,7 @@ class TransformersModel:
         """
         if self.needs_source:
             raise UnsupportedModel(
-                f"{self.model.config.model_type} models are encoder-decoders, whose layers cannot be skipped"
+                f"{self.model.config.model_type} models are encoder-decoders, whose layers are not skipped"
             )
         skipped = require_sublayers("skip", skip, self.layer_count)
         if skipped not in self._shortened:
