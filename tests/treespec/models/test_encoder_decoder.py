@@ -199,7 +199,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(models: Any) -> None:
             target.condition(source)
     with pytest.raises(UnsupportedModel, match="bart models are encoder-decoders"):
         target.without(["attention.0"])
-    with pytest.raises(UnsupportedModel, match="passes='compiled'.*operation by operation"):
+    with pytest.raises(UnsupportedModel, match=r"passes='compiled'.*operation by operation"):
         choose_passes(target, "compiled")
     with pytest.raises(UnsupportedModel, match="attention='sdpa'"):
         TransformersModel(target.model, attention="sdpa")
