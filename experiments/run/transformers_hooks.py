@@ -100,6 +100,7 @@ class Calls:
 
     def _before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
+        ids = kwargs.get("decoder_input_ids", ids)
         if ids is not None:
             self.latest = ids
         if self._synchronize is not None and not self.first_s:

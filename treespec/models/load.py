@@ -121,6 +121,7 @@ class Pair:
             source = self.tokenizer(source).input_ids if source.strip() else ()
         ids = plain_tokens("the source", source)
         read = torch.tensor(ids, dtype=torch.long, device=self.target.device)
+        self.require_source(ids)
 
         def behind(model: TransformersModel) -> TransformersModel:
             decoder_only = isinstance(model, NoDraftModel) or not model.needs_source
@@ -133,6 +134,16 @@ class Pair:
             others={name: behind(model) for name, model in self.others.items()},
             source=tuple(ids),
         )
+
+    def require_source(self, source: Sequence[int]) -> None:
+        """Refuse a source that an encoder of these models cannot read.
+
+        Raises:
+            InvalidPrompt: see `on`.
+        """
+        for model in self.models:
+            if model.needs_source:
+                model.require_source(torch.tensor([*source], dtype=torch.long))
 
     @property
     def models(self) -> list[TransformersModel]:

@@ -135,12 +135,17 @@ class TransformersModel:
             raise UnsupportedModel(
                 f"{self.model.config.model_type} models have no encoder: put the source into the prompt"
             )
-        self._require_source(source)
+        self.require_source(source)
         twin = self.fresh()
         twin._runner.source = encoded(self.model, source)
         return twin
 
-    def _require_source(self, source: Tensor) -> None:
+    def require_source(self, source: Int[Tensor, " S"]) -> None:
+        """Refuse a source that the encoder cannot read.
+
+        Raises:
+            InvalidPrompt: see `condition`.
+        """
         if not len(source):
             raise InvalidPrompt(
                 "the source has no tokens: give the text that the encoder is to read"

@@ -11,7 +11,7 @@ from tiny_models import build, perturbed
 from torch import Tensor
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
-from treespec.draft import Documents
+from treespec.draft import PromptLookup
 from treespec.draft.model import ModelDrafter
 from treespec.errors import InvalidPrompt, UnsupportedModel
 from treespec.models import encoder_decoder as ours
@@ -180,12 +180,12 @@ def test_forced_tokens_are_those_of_generate(models: Any) -> None:
 
 def test_lookup_in_the_source_drafts_what_is_copied(models: Any) -> None:
     target, _ = models("t5")
-    source = source_of(60)
-    expected = generated(target, source)
-    behind = target.condition(source)
-    tokens, accepted = decoded(behind, Documents([expected[:30]], 4))
-    assert tokens == expected
-    assert sum(accepted) >= 10
+    behind = target.condition(source_of(60))
+    expected = generated(target, source_of(60))
+    without = decoded(behind, PromptLookup(4))
+    copied = decoded(behind, PromptLookup(4, source=expected[:30]))
+    assert without[0] == copied[0] == expected
+    assert sum(copied[1]) >= sum(without[1]) + 10
 
 
 def test_what_cannot_be_is_refused_in_one_sentence(models: Any) -> None:
