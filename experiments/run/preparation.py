@@ -46,7 +46,7 @@ from treespec.experiments.run.prompts import (
 )
 from treespec.experiments.run.room import reserve_rows
 from treespec.experiments.run.seeds import seed_of
-from treespec.experiments.run.session import Session, require_fits
+from treespec.experiments.run.session import Session, require_fits, require_sources
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
 from treespec.experiments.run.unit import Bench, Decoding, rounds_in_turns
