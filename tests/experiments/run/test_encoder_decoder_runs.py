@@ -59,9 +59,9 @@ def config(pair_folder, tmp_path_factory):
 def test_a_run_over_sources_equals_generate(config, pair_folder, tmp_path):
     folder = run(Config.model_validate(config), folder=tmp_path / "run").folder
     prompts = pl.read_parquet(folder / "prompts.parquet")
-    assert prompts["error"].null_count() == len(prompts) == 3 * 2 * 4
+    assert prompts["error"].null_count() == len(prompts) == 3 * 2 * 5
     greedy = prompts.filter(pl.col("sampling") == "T=0")
-    assert greedy["equal_to_plain"].to_list() == [True] * 12
+    assert greedy["equal_to_plain"].to_list() == [True] * 15
     assert json.loads((folder / "manifest.json").read_text())["samples"] is None
     pair = load_pair(pair_folder)
     texts = dict(greedy.filter(pl.col("method") == "plain").select("prompt", "tokens").iter_rows())
