@@ -179,6 +179,7 @@ def _generate(
             kept = {cache_argument(target): cache}
             if ids.shape[1] > 1 and pair.source is not None:
                 target(**given | {"decoder_input_ids": ids[:, :-1]}, **kept, use_cache=True)
+                cached_once(target, ids[0], cache)
             elif ids.shape[1] > 1:
                 places = _places_in_texts(mask) if len(prompts) > 1 else {}
                 target(ids[:, :-1], **places, **kept, use_cache=True, logits_to_keep=1)

@@ -313,9 +313,14 @@ def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[
         raise PromptError(
             f"prompts.split = {config.split!r}: that part of {config.path} has no rows"
         )
-    columns = {config.field, config.source, "question_id", "id", "category", "system"} & set(
-        split.column_names
-    )
+    columns = {
+        config.field,
+        config.source or config.field,
+        "question_id",
+        "id",
+        "category",
+        "system",
+    } & set(split.column_names)
     rows = enumerate(split.select_columns(sorted(columns)), start=1)
     place = f"{config.path}, {config.split}, row"
     found = (

@@ -75,11 +75,11 @@ def test_a_run_over_sources_equals_generate(config, pair_folder, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"batch": 2}, ConfigError, "batch = 2, but texts of encoder-decoders"),
+        ({"batch": 2, "prompts": {"count": 2}}, ConfigError, "batch = 2, but texts of encoder-decoders"),
         ({"methods": [{"kind": "plain"}, {"kind": "assisted", "lengths": [3], "thresholds": [0.0]}]},
          ConfigError, r"methods\[1\]: assisted"),
         ({"prompts": {"source": None, "field": "article"}}, PromptError, "line 1: .*prompts.source"),
-        ({"prompts": {"source": "missing"}}, PromptError, "line 1: field 'missing' holds null"),
+        ({"prompts": {"source": "missing"}}, PromptError, "line 1: field 'missing' holds None"),
     ],
 )  # fmt: skip
 def test_what_a_run_does_not_cover_is_refused(config, tmp_path, changes, error, said):
