@@ -11,7 +11,7 @@ from treespec.checks import able, integer, plain_items, sequence, shown
 from treespec.draft.growth import laws_along
 from treespec.draft.model import make_drafter
 from treespec.errors import InvalidArgument, InvalidPrompt
-from treespec.protocols import Coins, Drafter, Growth, Observer, Target, Verifier
+from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling, wide
 from treespec.step import Step
@@ -55,8 +55,9 @@ class Generation:
 @overload
 def generate(
     pair: "Pair",
-    prompt: str | Sequence[int],
+    prompt: str | Sequence[int] = "",
     *,
+    source: str | Sequence[int] | None = None,
     growth: Growth | TreeShape | None = None,
     law: Law | None = None,
     drafter: Drafter | None = None,
@@ -75,6 +76,7 @@ def generate(
     pair: "Pair",
     prompt: Sequence[str] | Sequence[Sequence[int]],
     *,
+    source: Sequence[str] | Sequence[Sequence[int]] | None = None,
     growth: Growth | TreeShape | None = None,
     law: Law | None = None,
     drafter: Sequence[Drafter] | None = None,
@@ -90,8 +92,9 @@ def generate(
 
 def generate(
     pair: "Pair",
-    prompt: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]],
+    prompt: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] = "",
     *,
+    source: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]] | None = None,
     growth: Growth | TreeShape | None = None,
     law: Law | None = None,
     drafter: Drafter | Sequence[Drafter] | None = None,
@@ -111,7 +114,11 @@ def generate(
 
     Args:
         pair: target, draft and tokenizer, as returned by `load_pair`.
-        prompt: text or token ids; or a sequence of these. No chat template is applied.
+        prompt: text or token ids; or a sequence of these. No chat template is applied. For an
+            encoder-decoder the beginning of its answer, by default the decoder's start token alone, which
+            is put before a text; token ids are taken as they are.
+        source: what an encoder-decoder reads, text or token ids; for several prompts one for each. Tokens
+            that the decoder is forced to write first or last are settings of `sampling.processors`.
         growth: the tree to draft; `TreeShape.expansion([3, 2, 1, 1])` by default.
         law: how children are chosen. The default is the only law that the growth allows, if there is just
             one; else DETERMINISTIC at temperature 0, and WITHOUT_REPLACEMENT above.
@@ -143,6 +150,8 @@ def generate(
         InvalidStop: if a stop string is empty.
         EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see
             `decode`.
+        InvalidPrompt: also if a source is empty, or longer than the encoder takes.
+        UnsupportedModel: if there is a source, but the target has no encoder.
 
     Example:
         >>> from treespec import TreeShape, generate, load_pair
@@ -178,11 +187,12 @@ def generate(
     if stop_strings:
         stop = any_of(stop, stop_at_strings(stop_strings, pair.tokenizer))
 
-    def text_of(name: str, prompt: Any, target: Target, drafter: Any, coins: Any) -> Text:
-        ids = _ids(name, prompt, pair.tokenizer)
+    def text_of(name: str, prompt: Any, source: Any, drafter: Any, coins: Any) -> Text:
+        ids = _ids(name, prompt, pair)
+        behind = pair if source is None else pair.on(source)
         return Text(
-            target,
-            make_drafter(pair.draft, shape, law, sampling) if drafter is None else drafter,
+            make_target(behind.target),
+            make_drafter(behind.draft, shape, law, sampling) if drafter is None else drafter,
             verifier,
             torch.tensor(ids, dtype=torch.long, device=pair.target.device),
             sampling=sampling,
@@ -195,12 +205,13 @@ def generate(
     several = _several(prompt)
     if several is None:
         told = _Told(pair.tokenizer, logprobs)
-        for step in text_of("prompt", prompt, make_target(pair.target), drafter, coins).steps():
+        for step in text_of("prompt", prompt, source, drafter, coins).steps():
             told.hear(step)
         return told.generation()
     drafters, all_coins = _one_each("drafter", drafter, several), _one_each("coins", coins, several)
+    sources = _one_each("source", source, several)
     texts = [
-        text_of(f"prompt[{i}]", given, make_target(pair.target), drafters[i], all_coins[i])
+        text_of(f"prompt[{i}]", given, sources[i], drafters[i], all_coins[i])
         for i, given in enumerate(several)
     ]
     found = [_Told(pair.tokenizer, logprobs) for _ in texts]
@@ -271,10 +282,11 @@ def _one_each(name: str, given: Any, prompts: Sequence[Any]) -> tuple[Any, ...]:
     return items
 
 
-def _ids(name: str, prompt: Any, tokenizer: Any) -> list[int]:
-    """The token ids of a prompt."""
+def _ids(name: str, prompt: Any, pair: "Pair") -> list[int]:
+    """The token ids of a prompt, behind the start token of an encoder-decoder."""
     if isinstance(prompt, str):
-        return tokenizer.encode(prompt)
+        start: Sequence[int] = getattr(pair.target, "start_tokens", ())
+        return [*start, *pair.tokenizer.encode(prompt, add_special_tokens=not start)]
     given = sequence(name, prompt, "token ids", InvalidPrompt)
     return [integer(f"{name}[{i}]", token, 0, InvalidPrompt) for i, token in enumerate(given)]
 

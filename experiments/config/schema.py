@@ -197,6 +197,9 @@ class JsonlPrompts(_Texts):
     """The file."""
     field: Name = "prompt"
     """The field that holds the prompt."""
+    source: Name | None = None
+    """The field that holds the text for the encoder of an encoder-decoder; the prompt is then the beginning
+    of the answer, and may be missing. Null for decoders, which read the prompt alone."""
     chat_template: ChatTemplate = "auto"
 
 
@@ -226,6 +229,9 @@ class HfDatasetPrompts(_Texts):
     field: Name = "prompt"
     """The column that holds the prompt: text, a list of texts (the first counts), or a conversation as in
     `jsonl`."""
+    source: Name | None = None
+    """The column that holds the text for the encoder of an encoder-decoder; the prompt is then the
+    beginning of the answer, and may be missing. Null for decoders, which read the prompt alone."""
     subset: Name | None = None
     """The configuration, if the data set has several; null for its only one."""
     revision: Name | None = None

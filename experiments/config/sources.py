@@ -38,7 +38,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @built_in(trees="budget")
 class LookupDraft(Settings):
-    """Prompt lookup: drafts what followed the last tokens earlier in the text; no model runs."""
+    """Prompt lookup: drafts what followed the last tokens earlier in the text; no model runs.
+
+    What an encoder-decoder reads (`prompts.source`) is looked up too.
+    """
 
     source: Literal["lookup"] = "lookup"
     """The text itself drafts: chains and trees within a `budget`."""
@@ -48,7 +51,12 @@ class LookupDraft(Settings):
     """Maximum matches to use, the latest first."""
 
     def make(self, wanted: Wanted) -> Drafter:
-        return PromptLookup(**_limits(wanted), ngram=self.ngram, places=self.places)
+        return PromptLookup(
+            **_limits(wanted),
+            ngram=self.ngram,
+            places=self.places,
+            source=getattr(wanted.pair, "source", None) or (),
+        )
 
 
 @built_in(trees="budget")

@@ -99,6 +99,9 @@ def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
     model = plain_twin(pair.target)
     with torch.inference_mode():
         inputs = torch.tensor([list(ids)], device=pair.target.device)
+        if pair.source is not None:
+            given = {**_behind(pair, model), "decoder_input_ids": inputs}
+            return model(**given, use_cache=False).logits[0, -1]
         return model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
 
 
@@ -120,6 +123,15 @@ def preference(
     return float(logits[token].float() - logits[other].float())
 
 
+def _behind(pair: "Pair", model: Any) -> dict[str, Any]:
+    """What an encoder-decoder is given beside the text: its source, encoded by itself."""
+    source = torch.tensor([pair.source], device=pair.target.device)
+    return {
+        "encoder_outputs": model.get_encoder()(source),
+        "attention_mask": torch.ones_like(source),
+    }
+
+
 def _single(rounds: Iterator[Round]) -> Iterator[StepOutcome]:
     """The steps of the only text."""
     return (cast(StepOutcome, made[0]) for made in rounds)
@@ -134,7 +146,7 @@ def _generate(
     seed: int,
     assistant: dict[str, Any] | None,
 ) -> Iterator[Round]:
-    from transformers import DynamicCache, GenerationConfig
+    from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 
     from treespec.models.cache import cache_argument
 
@@ -157,9 +169,18 @@ def _generate(
             torch.manual_seed(seed)
             synchronize()
             start = time.perf_counter()
-            cache = DynamicCache(config=target.config)
+            given: dict[str, Any] = {"inputs": ids, "attention_mask": mask}
+            if pair.source is None:
+                cache = DynamicCache(config=target.config)
+            else:
+                cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+                given = {**_behind(pair, target), "decoder_input_ids": ids}
+                settings.decoder_start_token_id = int(ids[0, 0])
             kept = {cache_argument(target): cache}
-            if ids.shape[1] > 1:
+            if ids.shape[1] > 1 and pair.source is not None:
+                target(**given | {"decoder_input_ids": ids[:, :-1]}, **kept, use_cache=True)
+                cached_once(target, ids[0], cache)
+            elif ids.shape[1] > 1:
                 places = _places_in_texts(mask) if len(prompts) > 1 else {}
                 target(ids[:, :-1], **places, **kept, use_cache=True, logits_to_keep=1)
                 cached_once(target, ids[0], cache)
@@ -178,8 +199,7 @@ def _generate(
                     prefill,
                 )
                 cast(Any, target).generate(
-                    ids,
-                    attention_mask=mask,
+                    **given,
                     **kept,
                     generation_config=settings,
                     stopping_criteria=[turns],

@@ -292,7 +292,8 @@ def _will_be_compiled(model: "TransformersModel", asked: str | None) -> bool:
     from treespec.models.passes.packed_layers import linear_work
 
     if (
-        model.attention not in COMPILED_ATTENTION
+        model.needs_source
+        or model.attention not in COMPILED_ATTENTION
         or asked not in ("compiled", "auto")
         or missing_for_compiling()
         or too_large_to_pack(model.model)
@@ -315,7 +316,8 @@ def _products(model: "TransformersModel") -> Iterable[tuple[int, Callable[[], An
 
 def _passes(model: "TransformersModel") -> Iterable[tuple[int, Callable[[], Any]]]:
     """Eager passes, for each number of nodes."""
-    fresh, sizes = model.fresh(), [nodes for nodes in NODES if nodes < model.max_length]
+    fresh = model.condition(torch.arange(1)) if model.needs_source else model.fresh()
+    sizes = [nodes for nodes in NODES if nodes < model.max_length]
     fresh.prefill(torch.arange(min(PREFIX, model.max_length - sizes[-1])) % model.vocab_size)
 
     def tree_pass(nodes: int) -> Callable[[], None]:

@@ -46,7 +46,7 @@ from treespec.experiments.run.prompts import (
 )
 from treespec.experiments.run.room import reserve_rows
 from treespec.experiments.run.seeds import seed_of
-from treespec.experiments.run.session import Session, require_fits
+from treespec.experiments.run.session import Session, require_fits, require_sources
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
 from treespec.experiments.run.unit import Bench, Decoding, rounds_in_turns
@@ -166,8 +166,13 @@ def load_inputs(
             session.manifest,
             parts_of(experiment.methods, pair.target),
         )
-    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
-    spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
+    begin = pair.target.start_tokens
+    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer, begin=begin)
+    spare = encode(
+        session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts), begin=begin
+    )
+    if pair.target.needs_source:
+        require_sources(experiment, pair, [*prompts, *spare])
     require_fits(experiment, pair, [*prompts, *spare])
     require_batch_fits(experiment, pair, [len(prompt.ids) for prompt in prompts])
     reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])

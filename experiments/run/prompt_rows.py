@@ -26,6 +26,7 @@ class RawPrompt:
             count as one sample.
         revision: of a data set, its commit on the hub or a hash of a folder's texts; None for files.
         before: turns before `text`, role and content: a system prompt, earlier requests and answers.
+        source: what an encoder-decoder reads; `text`, which may then be empty, begins its answer.
     """
 
     id: str
@@ -37,10 +38,16 @@ class RawPrompt:
     file: str | None = None
     revision: str | None = None
     before: tuple[tuple[str, str], ...] = ()
+    source: str | None = None
 
 
 def prompt_in_row(
-    row: Mapping[str, Any], field: str, name: str, number: int, where: str
+    row: Mapping[str, Any],
+    field: str,
+    name: str,
+    number: int,
+    where: str,
+    source: str | None = None,
 ) -> RawPrompt:
     """The prompt of a line or row.
 
@@ -51,10 +58,19 @@ def prompt_in_row(
         name: the field that holds the id; else it is `id`, else the number.
         number: of the line or row.
         where: the same in words, for messages.
+        source: the field that holds what an encoder-decoder reads, of which the prompt is optional.
 
     Raises:
         PromptError: if the row holds no prompt; names the place and the field.
     """
+    read = None
+    if source is not None:
+        read = row.get(source)
+        if not isinstance(read, str) or not read.strip():
+            raise PromptError(
+                f"{where}: field {brief(source)} holds {brief(read)}, but the encoder needs a text to read"
+            )
+        row = {field: "", **row}
     field = "messages" if field not in row and "messages" in row else field
     if field not in row:
         present = ", ".join(map(str, row))[:200] or "none"
@@ -66,7 +82,7 @@ def prompt_in_row(
         text, turns = text[0], len(text)
     if not isinstance(text, str):
         raise PromptError(f"{where}: field {brief(field)} holds {brief(text)}, but text is needed")
-    if not text.strip():
+    if not text.strip() and read is None:
         raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
     if system := row.get("system"):
         if not isinstance(system, str):
@@ -80,12 +96,15 @@ def prompt_in_row(
     identity = str(row.get(name, row.get("id", number)))
     category = None if category is None else str(category)
     texts = [*((field, told) for _, told in before), (field, text), ("id", identity)]
+    texts.append((source or "", read or ""))
     for key, value in (*texts, ("category", category or "")):
         if _SURROGATE.search(value):
             raise PromptError(
                 f"{where}: field {brief(key)} holds half a character (a lone surrogate): repair the text"
             )
-    return RawPrompt(identity, text, category, where, turns=turns, before=tuple(before))
+    return RawPrompt(
+        identity, text, category, where, turns=turns, before=tuple(before), source=read
+    )
 
 
 def _conversation(turns: Sequence[Any], where: str) -> list[tuple[str, str]]:

@@ -41,7 +41,10 @@ LETTERS_SHOWN = 4000
 
 @dataclass(frozen=True)
 class Prompt:
-    """An encoded prompt; `key` seeds its coins (`keys_of`), for the rest see `RawPrompt`."""
+    """An encoded prompt; `key` seeds its coins (`keys_of`), for the rest see `RawPrompt`.
+
+    `source`: token ids for the encoder; empty for decoders.
+    """
 
     index: int
     id: str
@@ -50,6 +53,12 @@ class Prompt:
     where: str
     key: int
     file: str | None = None
+    source: tuple[int, ...] = ()
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """All token ids that the models read: an encoder's source and the prompt."""
+        return self.source + self.ids
 
 
 def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
@@ -74,7 +83,8 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
         case HfDatasetPrompts():
             prompts = _data_set(config, least, enough)
         case JsonlPrompts():
-            prompts = _first(_jsonl(path, config.field, "question_id"), least, enough)
+            rows = _jsonl(path, config.field, "question_id", config.source)
+            prompts = _first(rows, least, enough)
         case SpecBenchPrompts():
             prompts = _first(_jsonl(path, "turns", "question_id"), least, enough)
     if isinstance(config, ChatPrompts) and config.count is None and config.skip < TUNING_FROM:
@@ -102,14 +112,24 @@ def embedded_prompts(tokenizer: Any, count: int, tokens: int) -> list[Prompt]:
 
 
 def encode(
-    prompts: Sequence[RawPrompt], config: Prompts, tokenizer: Any, first: int = 0
+    prompts: Sequence[RawPrompt],
+    config: Prompts,
+    tokenizer: Any,
+    first: int = 0,
+    begin: Sequence[int] = (),
 ) -> list[Prompt]:
     """Encode prompts as token ids, truncated and with the chat template applied.
 
     `start` and `tokens` cut the text itself, before it is put into a chat template.
 
-    `first` is the index of the first prompt.
+    `first` is the index of the first prompt. `begin`: tokens that begin the text of an encoder-decoder,
+    whose source is read as it is; empty for decoders.
     """
+    if (source := getattr(config, "source", None)) is not None and not begin:
+        raise PromptError(
+            f"prompts.source = {brief(source, 60)} is read by encoder-decoders in a run: name such a "
+            "target, or remove it"
+        )
     template = isinstance(config, ChatPrompts) or getattr(config, "chat_template", False)
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if template is True and not has_template:
@@ -132,19 +152,24 @@ def encode(
     for prompt in prompts:
         start = config.start + prompt.start
         window = slice(start, None if config.tokens is None else start + config.tokens)
-        ids = (
-            _chat(prompt, window, tokenizer, system)
-            if chat
-            else tokenizer.encode(prompt.text, verbose=False)[window]
-        )
+        if chat:
+            ids = _chat(prompt, window, tokenizer, system)
+        else:
+            ids = tokenizer.encode(prompt.text, verbose=False, add_special_tokens=not begin)[window]
+        ids = [*begin, *ids]
         if not ids:
             skipped = f" after the first {start}, which are skipped" if start else ""
             raise PromptError(f"{prompt.where}: the prompt has no tokens{skipped}")
         rows.append(tuple(ids))
+    sources = [
+        () if prompt.source is None else tuple(tokenizer.encode(prompt.source, verbose=False))
+        for prompt in prompts
+    ]
+    keys = keys_of(source + ids for source, ids in zip(sources, rows, strict=True))
     return [
-        Prompt(index, prompt.id, prompt.category, ids, prompt.where, key, prompt.file)
-        for index, (prompt, ids, key) in enumerate(
-            zip(prompts, rows, keys_of(rows), strict=True), start=first
+        Prompt(index, prompt.id, prompt.category, ids, prompt.where, key, prompt.file, source)
+        for index, (prompt, ids, key, source) in enumerate(
+            zip(prompts, rows, keys, sources, strict=True), start=first
         )
     ]
 
@@ -163,7 +188,7 @@ def samples_of(prompts: Sequence[Prompt], batch: int = 1) -> list[int] | None:
     pairs = [
         (i, first.setdefault(mark, i))
         for i, prompt in enumerate(prompts)
-        for mark in (prompt.ids, prompt.file, i // batch)
+        for mark in (prompt.read, prompt.file, i // batch)
         if mark is not None
     ]
     ones = np.ones(len(pairs), dtype=np.int8)
@@ -190,13 +215,13 @@ def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[Raw
 
 def texts_of(prompts: Sequence[Prompt], tokenizer: Any) -> list[str]:
     """Prompts as text, as models read them; long prompts are cut to their end, after an ellipsis."""
-    texts = [str(tokenizer.decode(list(prompt.ids))) for prompt in prompts]
+    texts = [str(tokenizer.decode(list(prompt.read))) for prompt in prompts]
     return [text if len(text) <= LETTERS_SHOWN else f"…{text[-LETTERS_SHOWN:]}" for text in texts]
 
 
 def hash_of(prompts: Sequence[Prompt]) -> str:
     """SHA-256 of the token ids of prompts."""
-    return sha256(json.dumps([prompt.ids for prompt in prompts]).encode()).hexdigest()
+    return sha256(json.dumps([prompt.read for prompt in prompts]).encode()).hexdigest()
 
 
 def unread_turns(prompts: Sequence[RawPrompt]) -> str:
@@ -262,7 +287,7 @@ def _first(prompts: Iterable[RawPrompt], least: int, enough: int | None) -> list
     return taken
 
 
-def _jsonl(path: Path, field: str, name: str) -> Iterator[RawPrompt]:
+def _jsonl(path: Path, field: str, name: str, source: str | None = None) -> Iterator[RawPrompt]:
     """The prompts of a file, one at a time."""
     for number, line in _lines(path):
         where = f"{path}, line {number}"
@@ -272,31 +297,40 @@ def _jsonl(path: Path, field: str, name: str) -> Iterator[RawPrompt]:
             raise PromptError(f"{where}: not JSON: {error.said}") from None
         if not isinstance(row, dict):
             raise PromptError(f"{where}: expected a JSON object, got {in_json(row)}")
-        yield prompt_in_row(row, field, name, number, where)
+        yield prompt_in_row(row, field, name, number, where, source)
 
 
 def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[RawPrompt]:
     """Read the prompts of a split: all, or up to the `enough`-th that has at least `least` characters."""
     split, revision = _split_of(config)
-    if config.field not in split.column_names:
+    needed = ("field", config.field) if config.source is None else ("source", config.source)
+    if needed[1] not in split.column_names:
         raise PromptError(
-            f"prompts.field = {config.field!r}: {config.path} has no such column (it has "
+            f"prompts.{needed[0]} = {needed[1]!r}: {config.path} has no such column (it has "
             f"{', '.join(split.column_names)[:200]})"
         )
     if not len(split):
         raise PromptError(
             f"prompts.split = {config.split!r}: that part of {config.path} has no rows"
         )
-    columns = {config.field, "question_id", "id", "category", "system"} & set(split.column_names)
+    columns = {
+        config.field,
+        config.source or config.field,
+        "question_id",
+        "id",
+        "category",
+        "system",
+    } & set(split.column_names)
     rows = enumerate(split.select_columns(sorted(columns)), start=1)
     place = f"{config.path}, {config.split}, row"
     found = (
-        prompt_in_row(row, config.field, "question_id", number, f"{place} {number}")
+        prompt_in_row(row, config.field, "question_id", number, f"{place} {number}", config.source)
         for number, row in rows
     )
     prompts = _first(found, least, enough)
     if revision is None:
         told = [[*p.before, p.text] if p.before else p.text for p in prompts]
+        told += [p.source for p in prompts if p.source is not None]
         texts = sha256(json.dumps(told).encode())
         revision = f"sha256:{texts.hexdigest()}"
     return [replace(prompt, revision=revision) for prompt in prompts]

@@ -255,6 +255,37 @@ def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None
             raise ConfigError(f"methods[{i}].draft: {error}") from None
 
 
+def require_sources(experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> None:
+    """Check, before anything runs, that an encoder-decoder target can read the source of every prompt.
+
+    Raises:
+        PromptError: if a prompt has no source, or an encoder cannot read it.
+        ConfigError: if a part of the experiment does not cover encoder-decoders.
+    """
+    if experiment.config.batch > 1:
+        raise ConfigError(
+            f"batch = {experiment.config.batch}, but texts of encoder-decoders are decoded one at a time: "
+            "set batch to 1"
+        )
+    if experiment.config.search is not None:
+        raise ConfigError("search: measuring trees does not cover encoder-decoders: name the trees")
+    for i, method in enumerate(experiment.methods):
+        if method.kind == "assisted":
+            raise ConfigError(
+                f"methods[{i}]: assisted generation is not compared on encoder-decoders: remove it"
+            )
+    for prompt in prompts:
+        if not prompt.source:
+            raise PromptError(
+                f"{prompt.where}: the target is an encoder-decoder and reads a source: name the field that "
+                "holds it as prompts.source, of kind jsonl or hf_dataset"
+            )
+        try:
+            pair.require_source(prompt.source)
+        except TreespecError as error:
+            raise PromptError(f"{prompt.where}: {error}") from None
+
+
 def require_fits(
     experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
 ) -> None:

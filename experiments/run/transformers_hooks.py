@@ -100,6 +100,7 @@ class Calls:
 
     def _before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
+        ids = kwargs.get("decoder_input_ids", ids)
         if ids is not None:
             self.latest = ids
         if self._synchronize is not None and not self.first_s:
@@ -135,14 +136,15 @@ def cached_once(model: Any, prompt: Int[Tensor, "T"], cache: Any) -> None:
     """
 
     def drop_cached(model: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        ids, cached = kwargs.get("input_ids"), cache.get_seq_length()
+        name = "decoder_input_ids" if "decoder_input_ids" in kwargs else "input_ids"
+        ids, cached = kwargs.get(name), cache.get_seq_length()
         if (
             ids is None
             or cached != len(prompt) - 1
             or not torch.equal(ids[0, : len(prompt)], prompt)
         ):
             return None
-        rest = {k: v[:, cached:] for k, v in kwargs.items() if k in ("input_ids", "position_ids")}
+        rest = {k: v[:, cached:] for k, v in kwargs.items() if k in (name, "position_ids")}
         return args, kwargs | rest
 
     model.register_forward_pre_hook(drop_cached, with_kwargs=True)

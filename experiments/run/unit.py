@@ -11,7 +11,7 @@ others, which would bias the comparison.
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,6 +62,7 @@ class Bench:
     groups: Sequence[Group]
     tuned: Mapping[tuple[str, str], tuple[int, float]]
     meters: Meters
+    _behind: dict[tuple[int, ...], "Pair"] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -111,6 +112,15 @@ class Bench:
         """A text without a meaning does not end at a stop token or string, which it holds by chance."""
         return (lambda ids: False) if method.synthetic else self.stop
 
+    def behind(self, prompt: Prompt) -> "Pair":
+        """The pair behind the source of a prompt, which is encoded once for all methods."""
+        if not prompt.source:
+            return self.pair
+        if prompt.source not in self._behind:
+            self._behind.clear()
+            self._behind[prompt.source] = self.pair.on(prompt.source)
+        return self._behind[prompt.source]
+
     def _ids(self, prompt: Prompt) -> torch.Tensor:
         return torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
 
@@ -119,8 +129,8 @@ class Bench:
     ) -> list[str]:
         """The column `fresh` of a decoded text's steps; see `next_right`."""
         return fresh_right(
-            make_target(self.pair.target),
-            method.drafter(self.pair, sampling),
+            make_target(self.behind(prompt).target),
+            method.drafter(self.behind(prompt), sampling),
             method.choices[sampling].sampling,
             self._ids(prompt),
             outcome.steps,
@@ -136,20 +146,20 @@ class Bench:
         tuned: tuple[int, float] | None = None,
         max_new_tokens: int | None = None,
     ) -> Decoding:
-        config, ids = self.experiment.config, self._ids(prompt)
+        config, ids, pair = self.experiment.config, self._ids(prompt), self.behind(prompt)
         arguments: dict[str, Any] = {
             "max_new_tokens": max_new_tokens or config.max_new_tokens,
             "stop": self._stop_of(method),
             "seed": seed,
         }
         if method.kind in ("plain", "tree"):
-            return decode_ours(self.pair, method, sampling, ids, **arguments)
+            return decode_ours(pair, method, sampling, ids, **arguments)
         settings = self.experiment.samplings[sampling]
         if method.kind == "generate":
-            return generate_plain(self.pair, ids, settings, **arguments)
+            return generate_plain(pair, ids, settings, **arguments)
         length, threshold = tuned or self.tuned[method.name, sampling]
         return generate_assisted(
-            self.pair, ids, settings, length=length, threshold=threshold, **arguments
+            pair, ids, settings, length=length, threshold=threshold, **arguments
         )
 
 
@@ -343,7 +353,7 @@ def _compare(
     if index < min(len(outcome.tokens), len(reference)):
         context = [*prompt.ids, *reference[:index]]
         margin = preference(
-            bench.pair, bench.experiment.samplings[sampling], context, len(prompt.ids),
+            bench.behind(prompt), bench.experiment.samplings[sampling], context, len(prompt.ids),
             reference[index], outcome.tokens[index],
         )  # fmt: skip
     return {"equal_to_plain": False, "first_divergence": index, "divergence_margin": margin}

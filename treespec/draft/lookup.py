@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from treespec.checks import plain_tokens
 from treespec.draft.text.best_first import Limits, Match
 from treespec.draft.text.ngrams import Ngrams, matches_at, most_places
 from treespec.draft.text.text_source import MatchingSource
@@ -31,6 +32,8 @@ class PromptLookup(MatchingSource):
         ngram: maximum number of tokens to look up, at least 1.
         places: maximum number of places to consult, the latest first, at least 1. It bounds the time of a
             step in long texts that repeat a token everywhere.
+        source: token ids that are looked up too, as if they stood before the text: what an encoder-decoder
+            reads, and its summary or translation copies. No continuation extends from them into the text.
 
     Raises:
         InvalidArgument: if an argument is not such an integer, or a branching above 1 is given without a
@@ -45,14 +48,19 @@ class PromptLookup(MatchingSource):
         branching: int = 1,
         ngram: int = 3,
         places: int = 256,
+        source: Sequence[int] = (),
     ) -> None:
         self.limits = Limits(depth, size, branching)
         self.max_depth = self.limits.depth
         self.ngram = Ngrams(ngram).ngram
         self.places = most_places(places)
+        self.source = plain_tokens("source", source)
 
     def _restart(self) -> None:
         self._text = Ngrams(self.ngram)
+        if self.source:
+            self._text.read(self.source)
+            self._text.end()
 
     def _read(self, tokens: Sequence[int]) -> None:
         self._text.read(tokens)

@@ -13,7 +13,14 @@ ATTENTION = ("self_attn", "attn", "attention", "self_attention")
 
 def layer_count(model: PreTrainedModel) -> int:
     """Number of decoder layers; of a shortened model, that of the model it was made from."""
-    return model.config.get_text_config(decoder=True).num_hidden_layers
+    return stated_layers(model.config)
+
+
+def stated_layers(config: Any) -> int:
+    """Number of decoder layers that a configuration states; 0 if none."""
+    text = config.get_text_config(decoder=True)
+    # T5 names those of its decoder apart.
+    return getattr(text, "num_decoder_layers", None) or getattr(text, "num_hidden_layers", 0)
 
 
 def list_of_layers(model: PreTrainedModel) -> tuple[str, nn.ModuleList]:

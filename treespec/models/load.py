@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
@@ -13,7 +13,9 @@ import torch
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from treespec.checks import plain_tokens
 from treespec.errors import LoadError, UnsupportedModel
+from treespec.models.decoder_layers import stated_layers
 from treespec.models.known_models import KNOWN
 from treespec.models.passes.choosing_passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
@@ -94,6 +96,7 @@ class Pair:
         tokenizer: the target's tokenizer.
         name: the name under which the user loaded the pair, for records.
         others: draft models besides `draft`, by folder or hub id.
+        source: token ids of the source that its encoders have read (`on`); None without one.
     """
 
     target: TransformersModel
@@ -101,6 +104,46 @@ class Pair:
     tokenizer: Tokenizer = field(repr=False)
     name: str
     others: Mapping[str, TransformersModel] = field(default_factory=dict)
+    source: tuple[int, ...] | None = None
+
+    def on(self, source: str | Sequence[int]) -> "Pair":
+        """The pair behind a source: every encoder-decoder among its models encodes it, once.
+
+        Args:
+            source: text, encoded with the special tokens that the tokenizer adds; or token ids.
+
+        Raises:
+            UnsupportedModel: if the target has no encoder.
+            InvalidPrompt: if the source is empty, holds ids beyond the vocabulary, or is longer than an
+                encoder takes.
+        """
+        if isinstance(source, str):
+            source = self.tokenizer(source).input_ids if source.strip() else ()
+        ids = plain_tokens("the source", source)
+        read = torch.tensor(ids, dtype=torch.long, device=self.target.device)
+        self.require_source(ids)
+
+        def behind(model: TransformersModel) -> TransformersModel:
+            decoder_only = isinstance(model, NoDraftModel) or not model.needs_source
+            return model if decoder_only else model.condition(read)
+
+        return replace(
+            self,
+            target=self.target.condition(read),
+            draft=behind(self.draft),
+            others={name: behind(model) for name, model in self.others.items()},
+            source=tuple(ids),
+        )
+
+    def require_source(self, source: Sequence[int]) -> None:
+        """Refuse a source that an encoder of these models cannot read.
+
+        Raises:
+            InvalidPrompt: see `on`.
+        """
+        for model in self.models:
+            if model.needs_source:
+                model.require_source(torch.tensor([*source], dtype=torch.long))
 
     @property
     def models(self) -> list[TransformersModel]:
@@ -315,9 +358,8 @@ def _locate_draft(name: str, tokenizer: Tokenizer) -> Place:
 def _outline(place: Place) -> ModelOutline:
     config = read_config(place)
     require_weights(place)
-    text = config.get_text_config(decoder=True)
-    layers = getattr(text, "num_hidden_layers", 0)
-    return ModelOutline(context_length(config), text.vocab_size, layers)
+    vocab_size = config.get_text_config(decoder=True).vocab_size
+    return ModelOutline(context_length(config), vocab_size, stated_layers(config))
 
 
 def target_place(name_or_target: Source) -> Place:

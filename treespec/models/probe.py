@@ -15,7 +15,8 @@ once, when it is wrapped, with a prompt of 3 tokens and a bushy tree of 8 nodes 
    must be within `TOLERANCE[dtype]`, and at most a quarter of the largest difference that ignoring the
    tree makes. So rounding in bfloat16 passes, and a wrong mask does not.
 
-Three forward passes over at most 55 tokens.
+Three forward passes over at most 55 tokens. An encoder-decoder does all this behind a source of 5 tokens,
+and by the second route only: its own attention under our mask.
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from attention_masks.tree_attention import IMPLEMENTATIONS
 from attention_masks.tree_attention.triton import available
 from treespec.errors import TreespecError, Unavailable, UnsupportedModel, said
 from treespec.models.cache import LayerShape
+from treespec.models.encoder_decoder import encoded, usual_runner
 from treespec.models.recorder import NOT_ASKED, Recorder
 from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
 from treespec.models.runner import TreeRunner
@@ -41,6 +43,8 @@ from treespec.models.support import (
 )
 
 PREFIX = 3
+SOURCE = 5
+"""Tokens of the source of an encoder-decoder model."""
 PARENTS = (-1, 0, 0, 1, 2, 1, 0, 6)
 BRANCHES = ((0, 1, 3), (0, 2, 4), (0, 1, 5), (0, 6, 7))
 TOKENS = PREFIX + len(PARENTS)
@@ -91,9 +95,15 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
         )
     if reason is not None:
         raise UnsupportedModel(f"{model_type} models cannot verify trees: {reason}")
+    two_parts = model.config.is_encoder_decoder
+    if two_parts and attention not in ("auto", "transformers"):
+        raise UnsupportedModel(
+            f"{model_type} models cannot verify trees with attention={attention!r}: encoder-decoders run "
+            "them by their own attention under our mask ('auto' or 'transformers')"
+        )
     plain = plain_implementation(model)
     routes: list[Route] = []
-    if attention != "transformers":
+    if attention != "transformers" and not two_parts:
         routes.append(OwnAttention(attention))
     if attention in ("auto", "transformers"):
         routes.append(OwnMask(plain, model.dtype, model.device))
@@ -124,7 +134,9 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
         )
         try:
             _switch(model, route.implementation)
-            runner = TreeRunner(model, route)
+            runner = usual_runner(model)(model, route)
+            if two_parts:
+                runner.source = encoded(model, tokens[:SOURCE])
             _try_prompt(runner, tokens[:PREFIX])
             logits = runner.run(tokens[PREFIX:], PARENTS).logits
             error = float(_error(logits, truth).max())
@@ -185,7 +197,12 @@ def _truth(
     prompt, nodes = tokens[:PREFIX], tokens[PREFIX:]
     texts = [torch.cat([prompt, nodes[list(branch)]]) for branch in BRANCHES]
     padded = [torch.cat([text, text[-1:].expand(TOKENS - len(text))]) for text in texts]
-    logits = model(input_ids=torch.stack([*padded, tokens]), use_cache=False).logits
+    ids = torch.stack([*padded, tokens])
+    if model.config.is_encoder_decoder:
+        sources = tokens[:SOURCE].expand(len(ids), SOURCE)
+        logits = model(input_ids=sources, decoder_input_ids=ids, use_cache=False).logits
+    else:
+        logits = model(input_ids=ids, use_cache=False).logits
     truth = torch.empty_like(logits[-1, PREFIX:])
     for row, branch in zip(logits, BRANCHES, strict=False):
         truth[list(branch)] = row[PREFIX : PREFIX + len(branch)]

@@ -1,6 +1,7 @@
 """Prefill, run and keep: a transformers model, a route and a cache working together."""
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -26,6 +27,9 @@ class TreeRunner:
 
     any_cache = True
     """Whether passes can run in any cache; otherwise they are tied to the addresses of their own."""
+
+    source: Any = None
+    """The encoded source of an encoder-decoder model, if it has one (`treespec.models.encoder_decoder`)."""
 
     def __init__(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
@@ -76,17 +80,21 @@ class TreeRunner:
         self._require_route()
         self.cache.begin(0, count)
         with self._states.watched():
-            self.model.base_model(
-                input_ids=tokens[None],
-                position_ids=torch.arange(count, device=tokens.device)[None],
-                **{self._cache_argument: self.cache},
-                use_cache=True,
-                **({} if states is None else {"states": states[None]}),
-                **self.route.prompt(count),
-            )
+            given = {} if states is None else {"states": states[None]}
+            self._run_prompt(tokens, {**given, **self.route.prompt(count)})
             features = self._states.taken()
         self.cache.keep(range(count))
         return features
+
+    def _run_prompt(self, tokens: Int[Tensor, "T"], arguments: dict[str, Any]) -> None:
+        """The pass over the first tokens of a text."""
+        self.model.base_model(
+            input_ids=tokens[None],
+            position_ids=torch.arange(len(tokens), device=tokens.device)[None],
+            **{self._cache_argument: self.cache},
+            use_cache=True,
+            **arguments,
+        )
 
     @property
     def joins(self) -> Hashable:

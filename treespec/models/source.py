@@ -14,6 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -141,7 +142,7 @@ def read_model(
     device: torch.device | None,
     spread: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
-    """Read a causal language model, in evaluation mode and with all of its weights.
+    """Read a language model, in evaluation mode and with all of its weights.
 
     The weights of GGUF files are dequantised.
 
@@ -150,7 +151,7 @@ def read_model(
     """
     config = read_config(place)
     with quiet(place), reading(place.shown, "weights"):
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        model, loading = _reader(config).from_pretrained(
             place.name,
             config=config,
             dtype=dtype,
@@ -184,10 +185,11 @@ def read_config(place: Place) -> PreTrainedConfig:
             if (why := said(error)) is None:
                 raise
             raise UnsupportedModel(f"{place.shown!r}: {why}") from error
-    if type(config) not in AutoModelForCausalLM._model_mapping:
+    if type(config) not in _reader(config)._model_mapping:
         raise UnsupportedModel(
             f"{place.shown!r} is a {config.model_type!r} model, which transformers does not know as a "
-            "causal language model; treespec needs a decoder-only model that generates text"
+            "causal language model; treespec needs a model that generates text, of a decoder alone or "
+            "behind an encoder of text"
         )
     _require_known_quantisation(place, config)
     try:
@@ -195,6 +197,11 @@ def read_config(place: Place) -> PreTrainedConfig:
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{place.shown!r}: {error}") from None
     return config
+
+
+def _reader(config: PreTrainedConfig) -> Any:
+    """The class of transformers that reads such a model."""
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
 def _require_known_quantisation(place: Place, config: PreTrainedConfig) -> None:

@@ -22,8 +22,6 @@ def refusal(model: PreTrainedModel) -> str | None:
     """Why this model cannot run trees with any attention; None if no reason is known."""
     config = model.config
     text = config.get_text_config(decoder=True)
-    if config.is_encoder_decoder:
-        return "it is an encoder-decoder model; only decoder-only models are supported"
     if model._is_stateful:
         return "it keeps a recurrent state, which cannot be rolled back to a branch of a tree"
     if _alibi(text):

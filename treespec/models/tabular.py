@@ -20,6 +20,9 @@ Row = Callable[[tuple[int, ...]], Float[Tensor, "V"]]
 """Logits after a context: all committed tokens and the path to a node."""
 
 
+SOURCE_ENDS = -1
+"""Stands between a source and the text in the context of a table."""
+
 LAYERS = 4
 """Number of layers that a table appears to have to drafters that read its hidden states."""
 
@@ -51,6 +54,17 @@ class TabularModel:
     def fresh(self) -> "TabularModel":
         """The same table with an empty cache."""
         return type(self)(self.row, self.vocab_size, self.max_length)
+
+    def condition(self, source: Int[Tensor, " S"]) -> "TabularModel":
+        """The table behind a source: its rows depend on the source and on the whole context.
+
+        The rows are those after the source, `SOURCE_ENDS`, and the context, so that a source is never read
+        as the beginning of a text.
+        """
+        row, before = self.row, (*source.tolist(), SOURCE_ENDS)
+        return type(self)(
+            lambda context: row((*before, *context)), self.vocab_size, self.max_length
+        )
 
     @property
     def length(self) -> int:

@@ -1,4 +1,4 @@
-"""Adapter that lets any decoder-only transformers model run the nodes of a tree."""
+"""Adapter that lets transformers models run the nodes of a tree: decoders, and encoder-decoders."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,11 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from treespec.errors import ContextOverflow
+from treespec.checks import shown, token_ids
+from treespec.errors import ContextOverflow, InvalidPrompt, UnsupportedModel
 from treespec.features import Features
 from treespec.kernels import drawn_children
 from treespec.models.cache_view import CacheView
 from treespec.models.decoder_layers import layer_count
+from treespec.models.encoder_decoder import encoded, usual_runner
 from treespec.models.fingerprint import fingerprint
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.pass_kinds import EAGER, Passes
@@ -37,7 +39,8 @@ class TransformersModel:
     `as_transformers` for plain calls and `generate`.
 
     Args:
-        model: a causal language model; its dtype and device do not change.
+        model: a causal language model, or an encoder-decoder of text, whose decoder runs the trees behind a
+            source (`condition`); its dtype and device do not change.
         vocab_size: width of the logits, by default the model's own. Narrower logits are padded with the
             lowest finite number, wider ones are cut: for a pair that shares a tokenizer but pads its
             vocabularies differently. A token id beyond the model's embeddings is read as token 0. Only a
@@ -53,7 +56,8 @@ class TransformersModel:
         UnsupportedModel: if the model cannot run trees exactly, with the reason.
 
     Not covered: batches, padding, and length-dependent rotary scaling beyond the original context
-    (`max_length` ends there).
+    (`max_length` ends there). Of encoder-decoders: passes that several texts share, compiled or captured
+    passes, hidden states, and skipped layers.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class TransformersModel:
         model.eval()
         self.packed = PackedWeights(model)
         """Packed copies of the weights in compiled graphs, including those of shortened models."""
-        self._set_up(model, probe(model, attention), vocab_size, TreeRunner)
+        self._set_up(model, probe(model, attention), vocab_size, usual_runner(model))
 
     def _set_up(
         self,
@@ -95,7 +99,68 @@ class TransformersModel:
         width = vocab_size or self.vocab_size
         twin = self._twin(self.model, self.finding, width, runner or self.make_runner)
         twin.passes, twin._whole = self.passes, self._whole
+        twin._runner.source = self._runner.source
         return twin
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether it is an encoder-decoder, which runs trees behind a source only."""
+        return self.model.config.is_encoder_decoder
+
+    @property
+    def start_tokens(self) -> tuple[int, ...]:
+        """Token ids that begin the text of an encoder-decoder, as in `generate`; empty for a decoder."""
+        if self.needs_source:
+            for settings in (self.model.generation_config, self.model.config):
+                for name in ("decoder_start_token_id", "bos_token_id"):
+                    if isinstance(start := getattr(settings, name, None), int):
+                        return (start,)
+        return ()
+
+    def condition(self, source: Int[Tensor, " S"]) -> "TransformersModel":
+        """An encoder-decoder model with the same weights and a cache of its own, behind this source.
+
+        The source is encoded here, once: models made from the result (`fresh`) share it.
+
+        Args:
+            source: token ids for the encoder, at least one, with the end-of-text token that the tokenizer
+                adds; on the model's device.
+
+        Raises:
+            UnsupportedModel: if the model has no encoder.
+            InvalidPrompt: if the source is empty, not a row of token ids of the vocabulary, or longer than
+                the encoder takes.
+        """
+        if not self.needs_source:
+            raise UnsupportedModel(
+                f"{self.model.config.model_type} models have no encoder: put the source into the prompt"
+            )
+        self.require_source(source)
+        twin = self.fresh()
+        twin._runner.source = encoded(self.model, source)
+        return twin
+
+    def require_source(self, source: Int[Tensor, " S"]) -> None:
+        """Refuse a source that the encoder cannot read.
+
+        Raises:
+            InvalidPrompt: see `condition`.
+        """
+        if not len(source):
+            raise InvalidPrompt(
+                "the source has no tokens: give the text that the encoder is to read"
+            )
+        token_ids("the source", source, InvalidPrompt)
+        beyond = [token for token in source.tolist() if not 0 <= token < self._embeddings]
+        if beyond:
+            raise InvalidPrompt(
+                f"the source holds token id {shown(beyond[0])}, but the model's ids are "
+                f"0..{self._embeddings - 1}"
+            )
+        if len(source) > self.max_length:
+            raise InvalidPrompt(
+                f"the source has {len(source)} tokens, but the encoder takes {self.max_length}: shorten it"
+            )
 
     def _twin(
         self,
@@ -136,6 +201,10 @@ class TransformersModel:
             InvalidArgument: if the model lacks one of them, or none would be left.
             UnsupportedModel: if models of this architecture cannot skip them.
         """
+        if self.needs_source:
+            raise UnsupportedModel(
+                f"{self.model.config.model_type} models are encoder-decoders, whose layers are not skipped"
+            )
         skipped = require_sublayers("skip", skip, self.layer_count)
         if skipped not in self._shortened:
             model, layout = shortened(self.model, self.finding.route, skipped)
@@ -175,8 +244,9 @@ class TransformersModel:
             runner: makes what runs the passes.
             passes: description of these passes.
         """
-        self.make_runner, self.passes = runner, passes
+        self.make_runner, self.passes, source = runner, passes, self._runner.source
         self._runner = runner(self.model, self.finding.route, self.finding.layout)
+        self._runner.source = source
         self.reserve(self._reserved)
 
     def reserve(self, rows: int) -> None:

@@ -14,12 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.errors import InvalidArgument, TreespecError, Unavailable, UnsupportedModel, in_words
+from treespec.models.encoder_decoder import usual_runner
 from treespec.models.pass_kinds import PASSES, Passes
 from treespec.models.passes.code_on_disk import is_on_disk, note_on_disk
 from treespec.models.passes.compiled_pass import CompiledPass
 from treespec.models.passes.compiled_runner import LEVELS, CompiledRunner
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
-from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 
 log = logging.getLogger("treespec")
@@ -65,7 +65,7 @@ def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = 
     if asked is None:
         return
     if asked == "eager":
-        model.run_by(TreeRunner, Passes("eager", asked))
+        model.run_by(usual_runner(model.model), Passes("eager", asked))
         return
     captured = asked == "captured" or (asked == "auto" and model.device.type == "cuda")
     try:
@@ -105,6 +105,10 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
         raise UnsupportedModel(
             f"the model was loaded with attention={model.attention!r}, but a compiled pass needs 'auto', "
             "'sdpa' or 'transformers'"
+        )
+    if model.needs_source:
+        raise UnsupportedModel(
+            f"{model_type} models are encoder-decoders, whose passes run operation by operation"
         )
     devices = {weight.device for weight in model.model.parameters()}
     if len(devices) > 1:

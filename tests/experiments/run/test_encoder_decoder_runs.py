@@ -1,0 +1,98 @@
+"""A run of an encoder-decoder over prompts with sources: trees, lookup in the source, and `generate`."""
+
+import json
+import os
+
+import polars as pl
+import pytest
+from tiny_encoder_decoders import encoder_decoder
+from tiny_models import perturbed
+
+from treespec import generate, load_pair
+from treespec.errors import InvalidPrompt, UnsupportedModel
+from treespec.experiments.config.schema import Config
+from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.measure.searched_run import run
+
+SOURCES = ("def walk(tree):", "for node in tree.children:\n    yield node", "walk(node)")
+BUDGET = {"kind": "budget", "size": 8, "depth": 4, "branching": 2}
+
+
+@pytest.fixture(scope="module")
+def pair_folder(tiny_pair, tmp_path_factory):
+    """A T5 over T5 pair with the tokenizer of the tiny pair."""
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("t5")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_pair / "target")
+    target = encoder_decoder("t5", vocab_size=len(tokenizer))
+    draft = perturbed(target, 0.05)
+    draft.generation_config = target.generation_config
+    for name, model in (("target", target), ("draft", draft)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(pair_folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("articles") / "articles.jsonl"
+    rows = [{"article": text} | ({"prompt": "def"} if i else {}) for i, text in enumerate(SOURCES)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "name": "summaries",
+        "models": {"target": os.fspath(pair_folder), "dtype": "float32", "passes": "eager",
+                   "draft_passes": "eager"},
+        "prompts": {"kind": "jsonl", "path": os.fspath(path), "source": "article"},
+        "max_new_tokens": 12,
+        "warmup": 0,
+        "samplings": [{"temperature": 0}, {"temperature": 1.0}],
+        "methods": [
+            {"kind": "generate"},
+            {"kind": "plain"},
+            {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 2]}},
+            {"kind": "tree", "shape": BUDGET, "draft": {"source": "lookup"}},
+        ],
+    }  # fmt: skip
+
+
+def test_a_run_over_sources_equals_generate(config, pair_folder, tmp_path):
+    folder = run(Config.model_validate(config), folder=tmp_path / "run").folder
+    prompts = pl.read_parquet(folder / "prompts.parquet")
+    assert prompts["error"].null_count() == len(prompts) == 3 * 2 * 5
+    greedy = prompts.filter(pl.col("sampling") == "T=0")
+    assert greedy["equal_to_plain"].to_list() == [True] * 15
+    assert json.loads((folder / "manifest.json").read_text())["samples"] is None
+    pair = load_pair(pair_folder)
+    texts = dict(greedy.filter(pl.col("method") == "plain").select("prompt", "tokens").iter_rows())
+    given = [generate(pair, "def" if i else "", source=s, max_new_tokens=12)
+             for i, s in enumerate(SOURCES)]  # fmt: skip
+    assert [list(result.tokens) for result in given] == [texts[i] for i in range(3)]
+    together = generate(pair, ["", "def"], source=SOURCES[:2], max_new_tokens=12)
+    assert together == given[:2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"batch": 2, "prompts": {"count": 2}}, ConfigError, "batch = 2, but texts of encoder-decoders"),
+        ({"methods": [{"kind": "plain"}, {"kind": "assisted", "lengths": [3], "thresholds": [0.0]}]},
+         ConfigError, r"methods\[1\]: assisted"),
+        ({"prompts": {"source": None, "field": "article"}}, PromptError, "line 1: .*prompts.source"),
+        ({"prompts": {"source": "missing"}}, PromptError, "line 1: field 'missing' holds None"),
+    ],
+)  # fmt: skip
+def test_what_a_run_does_not_cover_is_refused(config, tmp_path, changes, error, said):
+    changed = {**config, **changes, "prompts": config["prompts"] | changes.get("prompts", {})}
+    with pytest.raises(error, match=said):
+        run(Config.model_validate(changed), folder=tmp_path / "run")
+
+
+def test_sources_that_cannot_be_read_are_refused(pair_folder, loaded_pair):
+    pair = load_pair(pair_folder)
+    with pytest.raises(InvalidPrompt, match="the source has no tokens"):
+        generate(pair, source=" ")
+    with pytest.raises(InvalidPrompt, match="encoder-decoders and need a source"):
+        generate(pair, "def")
+    with pytest.raises(UnsupportedModel, match="llama models have no encoder"):
+        generate(loaded_pair, "def", source="def walk")
