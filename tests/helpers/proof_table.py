@@ -10,6 +10,7 @@ import torch
 from marginal_heads import table_block, table_medusa
 from tabular_heads import TabularHead
 from tabulated import tiny_transformer
+from two_vocabularies import intersection
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
@@ -281,6 +282,13 @@ def _models() -> list[Case]:
             said = f"{law} {trees}"
             cases += [
                 Case("model", said, lambda _, more=more: model(*more), trees, law, vocab),
+                Case(
+                    *("model", f"another tokenizer, {said}"),
+                    lambda _, law=law, shape=shape: ModelDrafter(
+                        intersection(), shape, law, Sampling()
+                    ),
+                    *(trees, law, 3),
+                ),
                 Case(
                     *("early_exit", said, lambda _, more=more: early_exit(*more)),
                     *(trees, law, vocab, True),
