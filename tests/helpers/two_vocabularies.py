@@ -5,6 +5,7 @@ from functools import cache
 
 import torch
 
+from treespec.draft.strings import DraftsBelow, StringDrafter
 from treespec.models.codec import Codec
 from treespec.models.shared_tokens import SharedTokens
 from treespec.models.some_tokens import Intersection
@@ -48,6 +49,11 @@ SHARED = SharedTokens(
 def draft_table(seed: int = 8) -> TabularModel:
     """A draft in its own four tokens."""
     return TabularModel(random_table(len(DRAFT), seed), len(DRAFT))
+
+
+def strings(source: DraftsBelow, size: int, depth: int = 2) -> StringDrafter:
+    """A source in the draft's four tokens, as strings."""
+    return StringDrafter(source, TARGET_CODEC, DRAFT_CODEC, size=size, depth=depth)
 
 
 def intersection() -> Intersection:

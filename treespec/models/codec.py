@@ -1,12 +1,15 @@
 """Text to token ids and back, as a draft of another tokenizer needs it."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedTokenizerBase as Tokenizer
+from treespec.errors import InvalidPrompt
+
+if TYPE_CHECKING:  # `import treespec` does not load transformers
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 CUT = "\ufffd"
 """What bytes that are no whole character are decoded to."""
@@ -20,24 +23,36 @@ class Codec:
         decode: the text of token ids; special tokens have none.
         encode: the ids of a text, and the index of the character at which each piece begins.
         opening: what the tokenizer puts before every text, such as a beginning-of-text token.
-        special: the texts of its special tokens.
+        special: its special tokens by id, as text spells them.
     """
 
     decode: Callable[[Sequence[int]], str]
     encode: Callable[[str], tuple[list[int], list[int]]]
     opening: tuple[int, ...] = ()
-    special: frozenset[str] = frozenset()
+    special: Mapping[int, str] = field(default_factory=dict)
 
     def ids(self, text: str) -> list[int]:
         """The ids of a text, without the opening."""
         return self.encode(text)[0]
 
-    def special_in(self, text: str) -> str | None:
-        """A special token that a text spells out; None if it spells none."""
-        return next((token for token in sorted(self.special) if token in text), None)
+
+def plain_text(target: Codec, draft: Codec, tokens: Sequence[int]) -> str:
+    """The text of a prompt, in which the draft's special tokens must not be spelled out.
+
+    Raises:
+        InvalidPrompt: if one is.
+    """
+    text = target.decode(tokens)
+    special = next((token for token in sorted(draft.special.values()) if token in text), None)
+    if special is not None:
+        raise InvalidPrompt(
+            f"the text contains {special!r}, a special token of the draft's tokenizer but not of the "
+            "target's, so the draft cannot read it as text: change the prompt, or choose another draft"
+        )
+    return text
 
 
-def codec_of(tokenizer: Tokenizer) -> Codec:
+def codec_of(tokenizer: "Tokenizer") -> Codec:
     """The codec of a tokenizer of transformers; one that tells no places is read anew at every step."""
 
     def decode(ids: Sequence[int]) -> str:
@@ -58,17 +73,17 @@ def codec_of(tokenizer: Tokenizer) -> Codec:
     begun = tokenizer.encode("a", add_special_tokens=True, verbose=False)
     plain = tokenizer.encode("a", add_special_tokens=False, verbose=False)
     at = next((i for i in range(len(begun)) if begun[i : i + len(plain)] == plain), 0)
-    special = tokenizer.convert_ids_to_tokens(sorted(special_ids(tokenizer)))
-    return Codec(decode, encode, tuple(begun[:at]), frozenset(special))
+    special = {i: str(tokenizer.convert_ids_to_tokens(i)) for i in special_ids(tokenizer)}
+    return Codec(decode, encode, tuple(begun[:at]), special)
 
 
-def special_ids(tokenizer: Tokenizer) -> set[int]:
+def special_ids(tokenizer: "Tokenizer") -> set[int]:
     """The ids of tokens that are no text."""
     added = tokenizer.added_tokens_decoder
     return {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
 
 
-def token_bytes(tokenizer: Tokenizer) -> dict[int, bytes]:
+def token_bytes(tokenizer: "Tokenizer") -> dict[int, bytes]:
     """The bytes that each token stands for, by id; special tokens are left out.
 
     Byte-level alphabets, `▁` for a space, byte tokens such as `<0x0A>`, and `##` for the middle of a word
@@ -103,4 +118,6 @@ def _alphabet() -> dict[str, int]:
     """The characters by which byte-level vocabularies write bytes (GPT-2)."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
+    return {chr(byte): byte for byte in shown} | {
+        chr(256 + i): byte for i, byte in enumerate(hidden)
+    }

@@ -9,8 +9,8 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from treespec.errors import InvalidPrompt, TokenizerMismatch
-from treespec.models.codec import Codec, codec_of, token_bytes
+from treespec.errors import TokenizerMismatch
+from treespec.models.codec import Codec, codec_of, plain_text, token_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,7 @@ def shared_tokens(
     """
     texts = {i: text for i, text in token_bytes(target).items() if i < vocab_size}
     # Of two tokens of one byte (a piece and a byte token) the piece, which has the higher id, counts.
-    known = {
-        text: i for i, text in sorted(token_bytes(draft).items()) if i < draft_vocab_size
-    }
+    known = {text: i for i, text in sorted(token_bytes(draft).items()) if i < draft_vocab_size}
     own = {text: i for i, text in sorted(texts.items())}
     pairs = {i: known[text] for text, i in own.items() if text in known}
     if not pairs:
@@ -87,19 +85,3 @@ def shared_tokens(
     return SharedTokens(
         torch.tensor(ids), torch.tensor([pairs[i] for i in ids]), vocab_size, pieces, read, *codecs
     )
-
-
-def plain_text(target: Codec, draft: Codec, tokens: Sequence[int]) -> str:
-    """The text of a prompt, in which the draft's special tokens must not be spelled out.
-
-    Raises:
-        InvalidPrompt: if one is.
-    """
-    text = target.decode(tokens)
-    special = draft.special_in(text)
-    if special is not None:
-        raise InvalidPrompt(
-            f"the text contains {special!r}, a special token of the draft's tokenizer but not of the "
-            "target's, so the draft cannot read it as text: change the prompt, or choose another draft"
-        )
-    return text

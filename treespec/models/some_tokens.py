@@ -119,7 +119,9 @@ class Intersection(SomeTokens):
             self._nodes.append(range(start, len(self._tree)))
         new = torch.tensor(self._tree[begin:], dtype=torch.long, device=tokens.device)
         logits = self.inner.run(new, tuple(self._parents), begin).logits
-        ends = torch.tensor([rows[-1] - begin for rows in self._nodes[first:]], device=logits.device)
+        ends = torch.tensor(
+            [rows[-1] - begin for rows in self._nodes[first:]], device=logits.device
+        )
         return Scores(self._spread(logits[ends][:, self.shared.draft_ids.to(logits.device)]))
 
     def keep(self, nodes: Sequence[int]) -> None:

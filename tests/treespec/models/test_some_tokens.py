@@ -63,7 +63,11 @@ def test_a_text_beyond_the_context_is_continued():
 
 def test_trimmed_rows_keep_the_law():
     trimmed = SomeTokens(TabularModel(random_table(2, 5), 2), torch.tensor([2, 0]), 3)
-    target, shape, law = TabularModel(random_table(3, 3), 3), TreeShape.expansion([2]), Law.WITHOUT_REPLACEMENT
+    target, shape, law = (
+        TabularModel(random_table(3, 3), 3),
+        TreeShape.expansion([2]),
+        Law.WITHOUT_REPLACEMENT,
+    )
     found = output_law(
         verify.rrsw, shape, law, target=target, draft=target, tokens=2, prompt=(0, 1),
         draft_with=lambda *_: ModelDrafter(trimmed, shape, law, Sampling()),
