@@ -44,7 +44,7 @@ def test_the_draft_reads_its_own_ids_of_the_text():
     model.prefill(torch.tensor([0, 1, 0]))  # "aba" is a, ba
     first = model.run(torch.tensor([2, 1, 0]), (-1, 0, 0)).logits  # below "ab": b, and a
     assert torch.equal(first[2, [0, 1]], given((2, 3, 2, 0, 2))[[2, 0]])
-    assert float(first[:, 2].softmax(0).max()) <= 1 and (first[:, 2] < -1e300).all()
+    assert (first[:, 2] < -1e300).all()
     model.keep([0, 1])
     assert model.length == 5
     row = model.run(torch.tensor([0]), (-1,)).logits[0]
