@@ -194,7 +194,7 @@ class ModelDraft(Settings):
     model: Name | None = None
     """A folder or hub id; null for `models.draft`."""
     frequent: Count | None = None
-    """Compute logits of this many tokens only, the most frequent ones of `texts` (FR-Spec); null for all."""
+    """Compute logits of this many tokens only, the most frequent of `texts` (FR-Spec); null for all."""
     texts: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
     """Text files in which tokens are counted for `frequent`."""
 
@@ -215,7 +215,7 @@ class ModelDraft(Settings):
 
             if not hasattr(model, "of_tokens"):
                 raise LoadError(
-                    f"frequent = {self.frequent}: the vocabulary of this draft model cannot be trimmed (it has "
+                    f"frequent = {self.frequent}: the vocabulary of this draft cannot be trimmed (it has "
                     "another tokenizer, or is no model of transformers): leave frequent out"
                 )
             tokenizer: Any = wanted.pair.tokenizer  # pyrefly: ignore[missing-attribute]
