@@ -265,8 +265,8 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
         )
     if isinstance(method, AssistedMethod) and config.models.other_tokenizer:
         raise ConfigError(
-            f"{path}: assisted generation runs on pairs of one tokenizer, and models.other_tokenizer is true: "
-            "remove the method"
+            f"{path}: assisted generation runs on pairs of one tokenizer, but models.other_tokenizer is "
+            "true: remove the method"
         )
     if not isinstance(method, TreeMethod):
         return

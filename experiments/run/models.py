@@ -192,7 +192,7 @@ def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
         "passes": passes_data(model),
         "attention": model.attention,
         "architecture": type(model.model).__name__,
-        "context": model.max_length,
+        "context": (model if shared is None else model.inner).max_length,  # pyrefly: ignore[missing-attribute]
         "gguf": model.gguf and {"file": model.gguf, "sha256": sha256_of(model.gguf)},
     }
 

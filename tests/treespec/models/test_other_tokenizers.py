@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treespec import Law, Sampling, TreeShape, generate, load_pair, verify
@@ -16,12 +16,15 @@ from treespec.models.load import EMBEDDED, _embedded, outline_pair
 from treespec.models.shared_tokens import shared_tokens
 from treespec.models.text_follower import TextFollower
 
-TEXT = "The naïve 🙂👩‍💻 déjà vu  doesn't\n\n    def f(x):\n\treturn 12345  日本語 and the end of the text. "
+TEXT = (
+    "The naïve 🙂👩‍💻 déjà vu  doesn't\n\n    def f(x):\n\treturn 12345  日本語 "
+    "and the end of the text. "
+)
 GREEDY = Sampling(temperature=0.0)
 
 
 def metaspace() -> PreTrainedTokenizerFast:
-    """As SentencePiece's: `▁` for spaces, one before the text too, byte fallback, a token before each text."""
+    """As SentencePiece's: `▁` for spaces, one more before the text, byte fallback, `<s>` before it."""
     words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     words += ["▁", *"abcdefghijklmnopqrstuvwxyzT.", "th", "▁th", "▁the", "nd", "▁and", "en", "end"]
     merges = [
