@@ -2,16 +2,16 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from treespec.checks import require_tokens
+from treespec.draft.cascade import AcceptanceRule
 from treespec.models.codec import CUT, Codec, plain_text
 from treespec.models.text_follower import TextFollower
-from treespec.protocols import Coins, Drafter
+from treespec.protocols import Coins
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -20,13 +20,6 @@ HELD = 6
 
 TAIL = 8
 """Tokens before a draft with which it is encoded."""
-
-
-class DraftsBelow(Drafter, Protocol):
-    """A drafter that can draft after uncommitted tokens."""
-
-    def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
-        """See `treespec.draft.ModelDrafter.propose_below`."""
 
 
 class StringDrafter:
@@ -51,7 +44,7 @@ class StringDrafter:
     max_length = sys.maxsize
 
     def __init__(
-        self, drafter: DraftsBelow, target: Codec, draft: Codec, *, size: int, depth: int
+        self, drafter: AcceptanceRule, target: Codec, draft: Codec, *, size: int, depth: int
     ) -> None:
         self.drafter, self.size, self.max_depth = drafter, size, depth
         self._text = TextFollower(target, draft)
@@ -152,10 +145,9 @@ class StringDrafter:
         ids, starts = codec.encode(before + string)
         if ids[: len(tail)] == tail:
             return ids[len(tail) :]
-        cut = len(before)
-        if cut in starts:
-            return ids[starts.index(cut) :]
-        alone = codec.ids(string)
+        if len(before) in starts:
+            return ids[starts.index(len(before)) :]
+        alone = codec.inside(string)
         return alone if codec.decode([*tail, *alone]) == before + string else []
 
     def commit(self, step: Step) -> None:

@@ -35,6 +35,11 @@ class Codec:
         """The ids of a text, without the opening."""
         return self.encode(text)[0]
 
+    def inside(self, text: str) -> list[int]:
+        """The ids of a text that follows other text: without a space that is put before every text."""
+        ids, starts = self.encode("\n" + text)
+        return ids[starts.index(1) :] if 1 in starts else self.ids(text)
+
 
 def plain_text(target: Codec, draft: Codec, tokens: Sequence[int]) -> str:
     """The text of a prompt, in which the draft's special tokens must not be spelled out.

@@ -73,7 +73,7 @@ def shared_tokens(
             return (pairs[token],)
         text = texts.get(token, b"")
         try:
-            found = codecs[1].ids(text.decode())
+            found = codecs[1].inside(text.decode())
         except UnicodeDecodeError:
             found = [known[bytes([byte])] for byte in text if bytes([byte]) in known]
         return tuple(found) or (nothing,)

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from treespec import Law, Sampling, TreeShape, generate, load_pair, verify
+from treespec import Law, Sampling, TokenTree, TreeShape, generate, load_pair, verify
 from treespec.draft import ModelDrafter, PromptLookup, StringDrafter, make_drafter
 from treespec.errors import InvalidPrompt, TokenizerMismatch
 from treespec.models.codec import Codec, codec_of, token_bytes
@@ -106,7 +106,7 @@ def test_a_growing_text_is_followed_as_if_it_were_encoded_at_once(target: str, d
         partial += not follower.whole
     assert follower.text == source.decode(ids)
     assert follower.whole
-    assert changed  # otherwise nothing was tested
+    assert changed or draft == "metaspace"  # whose pieces of this text are single letters
     assert partial or target == "smollm2"
 
 
@@ -124,10 +124,11 @@ class Says:
     def commit(self, step):
         self.root = step.verdict.bonus
 
-    def propose_below(self, tokens, coins):
-        from treespec import TokenTree
+    def propose(self, coins):
+        return self.propose_below([], coins)
 
-        root = [*tokens, self.root][-1] if not tokens else tokens[-1]
+    def propose_below(self, tokens, coins):
+        root = tokens[-1] if tokens else self.root
         shape = TreeShape.chain(len(self.ids))
         return TokenTree.of(shape, [root, *self.ids], None, Law.DETERMINISTIC, torch.device("cpu"))
 
