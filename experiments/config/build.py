@@ -263,6 +263,11 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
         raise ConfigError(
             f"{path}: assisted generation needs a draft model, but models.draft is {NO_DRAFT!r}: name one"
         )
+    if isinstance(method, AssistedMethod) and config.models.other_tokenizer:
+        raise ConfigError(
+            f"{path}: assisted generation runs on pairs of one tokenizer, but models.other_tokenizer is "
+            "true: remove the method"
+        )
     if not isinstance(method, TreeMethod):
         return
     enlarge = {} if config.models.enlarge is None else config.models.enlarge

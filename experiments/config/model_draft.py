@@ -1,22 +1,26 @@
 """Draft sources in configs: the draft model's settings, and what the settings of all sources share."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection
-from functools import reduce
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, reduce
 from operator import or_
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import Field, GetCoreSchemaHandler, create_model
+from pydantic import Field, GetCoreSchemaHandler, create_model, model_validator
 from pydantic_core import CoreSchema
 
 from treespec import plugins
-from treespec.draft import make_drafter
-from treespec.errors import LoadError
+from treespec.draft import ModelDrafter, StringDrafter, make_drafter
+from treespec.errors import InvalidTree, LoadError
+from treespec.experiments.config.files import stamp
+from treespec.files import read_text
 from treespec.plugins import Budget, Kind, Part, Settings, Trees, Wanted
 from treespec.protocols import Drafter, Models, TreeModel
 from treespec.reading_models import Strict
-from treespec.search.growth.keys import Name
-from treespec.tree import Law
+from treespec.sampling.distributions import Sampling
+from treespec.search.growth.keys import Count, Name
+from treespec.tree import Law, TreeShape
 
 NO_DRAFT = "none"
 """Value of `models.draft` for no draft model (`treespec.models.load.NO_DRAFT`)."""
@@ -117,14 +121,14 @@ def label_of_draft(draft: Settings) -> str:
 
 def by_pair(draft: Settings) -> bool:
     """Whether `models.draft` drafts; the config's `search` measures that model only."""
-    return isinstance(draft, ModelDraft) and draft.model is None
+    return isinstance(draft, ModelDraft) and draft.model is None and draft.frequent is None
 
 
 def draft_models(draft: Settings) -> tuple[str | None, ...]:
     """The draft models that the source runs; None stands for `models.draft`."""
     if isinstance(draft, Combined):
         return draft.own_models
-    return (draft.model,) if isinstance(draft, ModelDraft) else ()
+    return (draft.model,) if isinstance(draft, ModelDraft | StringsDraft) else ()
 
 
 def all_of(draft: Settings) -> tuple[Settings, ...]:
@@ -189,8 +193,74 @@ class ModelDraft(Settings):
     """A draft model drafts any shape or growth."""
     model: Name | None = None
     """A folder or hub id; null for `models.draft`."""
+    frequent: Count | None = None
+    """Compute logits of this many tokens only, the most frequent of `texts` (FR-Spec); null for all."""
+    texts: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Text files in which tokens are counted for `frequent`."""
+
+    @model_validator(mode="after")
+    def _counted(self) -> "ModelDraft":
+        if (self.frequent is None) != (self.texts is None):
+            raise ValueError(
+                "frequent and texts belong together: how many tokens, and the text files in which they are "
+                "counted; give both or neither"
+            )
+        return self
 
     def make(self, wanted: Wanted) -> Drafter:
         assert not isinstance(wanted.tree, Budget)
-        model = draft_model(wanted.pair, self.model)
+        model: Any = draft_model(wanted.pair, self.model)
+        if self.frequent is not None and self.texts is not None:
+            from treespec.models.variants.trimmed import most_frequent
+
+            if not hasattr(model, "of_tokens"):
+                raise LoadError(
+                    f"frequent = {self.frequent}: the vocabulary of this draft cannot be trimmed (it has "
+                    "another tokenizer, or is no model of transformers): leave frequent out"
+                )
+            tokenizer: Any = wanted.pair.tokenizer  # pyrefly: ignore[missing-attribute]
+            stamps = tuple((file, stamp(file)) for file in self.texts)
+            model = model.of_tokens(
+                most_frequent(_counted_in(stamps, tokenizer), self.frequent, model.own_vocab_size)
+            )
         return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)
+
+
+@lru_cache(maxsize=4)
+def _counted_in(files: tuple[tuple[str, object], ...], tokenizer: Any) -> Mapping[int, int]:
+    """How often each token stands in these files."""
+    texts = (read_text(file) for file, _ in files)
+    return Counter(
+        token
+        for text in texts
+        for token in tokenizer.encode(text, add_special_tokens=False, verbose=False)
+    )
+
+
+@built_in()
+class StringsDraft(Settings):
+    """A draft model of another tokenizer, whose drafts are strings in the target's tokens."""
+
+    source: Literal["strings"] = "strings"
+    """A draft model of another tokenizer drafts strings; needs `models.other_tokenizer`."""
+    model: Name | None = None
+    """A folder or hub id; null for `models.draft`."""
+
+    def make(self, wanted: Wanted) -> Drafter:
+        assert not isinstance(wanted.tree, Budget)
+        model: Any = draft_model(wanted.pair, self.model)
+        shared = getattr(model, "shared", None)
+        if shared is None:
+            raise LoadError(
+                "strings are drafted by models of another tokenizer, and this draft has the target's: use "
+                "{source: model}"
+            )
+        tree = wanted.tree
+        if not isinstance(tree, TreeShape):
+            raise InvalidTree(
+                "strings fill fixed shapes, not growths: give one, such as {kind: chain, depth: 4}"
+            )
+        drafter = ModelDrafter(model.inner, tree, Law.DETERMINISTIC, Sampling())
+        return StringDrafter(
+            drafter, shared.target, shared.draft, size=tree.size, depth=max(tree.depth, 1)
+        )

@@ -88,6 +88,9 @@ class ModelsConfig(Strict):
     draft: Name | None = None
     """A folder, GGUF file or hub id; `none` for no draft model. Null if the target is `embedded`, a folder
     that contains a draft, or a fetched model, which has none."""
+    other_tokenizer: Annotated[bool, Field(strict=True)] = False
+    """Take drafts whose tokenizer differs from the target's too: `source: model` then drafts the tokens
+    that both know, with rows renormalised on them; `source: strings` drafts whole strings."""
     dtype: Literal["fastest", "float32", "bfloat16", "float16", "float64", "auto"] = "fastest"
     """Dtype of the weights and of all computation. `fastest` times passes in float32 and bfloat16 on a CPU
     and takes the dtype in which the best method decodes faster; on other devices it is bfloat16. `auto` is

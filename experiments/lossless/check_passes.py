@@ -8,7 +8,7 @@ tree gets the scores of another.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -91,6 +91,12 @@ class RememberingModel:
         self._calls: tuple[_Call, ...] = ()
         self._done: _Key | None = None
         self._reads = Features()
+
+    def __getattr__(self, name: str) -> Any:
+        """How the model reads and writes another vocabulary; what is made of it is not remembered."""
+        if name in ("of_tokens", "own_vocab_size", "shared", "inner"):
+            return getattr(self._model, name)
+        raise AttributeError(name)
 
     def fresh(self) -> "RememberingModel":
         return type(self)(self._model, self.memory)

@@ -49,6 +49,7 @@ def load_models(config: ModelsConfig) -> "Pair":
         return load_pair(
             config.target,
             config.draft,
+            other_tokenizer=config.other_tokenizer,
             dtype=config.dtype,
             device=config.device,
             enlarge=config.enlarge,
@@ -74,11 +75,16 @@ def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltM
     for name in _own_drafts(methods):
         with _naming_draft():
             dtype = as_eager(config).dtype
-            pair = with_drafts(pair, [name], dtype=dtype, attention=config.attention)
+            pair = with_drafts(
+                pair, [name], dtype=dtype, attention=config.attention,
+                other_tokenizer=config.other_tokenizer,
+            )  # fmt: skip
     return pair
 
 
-def outline_own_drafts(outline: "PairOutline", methods: Iterable[BuiltMethod]) -> "PairOutline":
+def outline_own_drafts(
+    outline: "PairOutline", methods: Iterable[BuiltMethod], *, other_tokenizer: bool = False
+) -> "PairOutline":
     """Add the draft models that methods bring, without loading weights, to an outline of the pair.
 
     Raises:
@@ -89,7 +95,7 @@ def outline_own_drafts(outline: "PairOutline", methods: Iterable[BuiltMethod]) -
     for name in _own_drafts(methods):
         if name not in outline.others:
             with _naming_draft():
-                outline = outline_with_drafts(outline, [name])
+                outline = outline_with_drafts(outline, [name], other_tokenizer=other_tokenizer)
     return outline
 
 
@@ -178,13 +184,15 @@ def model_data(
 
 
 def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
+    shared = getattr(model, "shared", None)
     return {
         "name": name,
+        **({} if shared is None else {"shared_tokens": len(shared.target_ids)}),
         **weights_data(model),
         "passes": passes_data(model),
         "attention": model.attention,
         "architecture": type(model.model).__name__,
-        "context": model.max_length,
+        "context": (model if shared is None else model.inner).max_length,  # pyrefly: ignore[missing-attribute]
         "gguf": model.gguf and {"file": model.gguf, "sha256": sha256_of(model.gguf)},
     }
 

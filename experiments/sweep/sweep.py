@@ -240,20 +240,21 @@ def require_models(
     """
     from treespec.models.load import outline_pair
 
-    outlines: dict[tuple[str, str | None], PairOutline] = {}
-    encoded: dict[tuple[str, str | None, str], list[Prompt]] = {}
+    outlines: dict[tuple[str, str | None, bool], PairOutline] = {}
+    encoded: dict[tuple[str, str | None, bool, str], list[Prompt]] = {}
     for job in jobs:
         config, start = job.config, starts[job.name]
-        pair = config.models.target, config.models.draft
+        other = config.models.other_tokenizer
+        pair = config.models.target, config.models.draft, other
         texts = [*start.measured, *start.spare]
         encoding = *pair, f"{len(texts)} of {config.prompts.model_dump_json()}"
         with _naming(grid, job):
             if pair not in outlines:
-                outlines[pair] = outline_pair(*pair)
+                outlines[pair] = outline_pair(*pair[:2], other_tokenizer=other)
             if encoding not in encoded:
                 encoded[encoding] = encode(texts, config.prompts, outlines[pair].tokenizer)
             methods = start.experiment.methods
-            outlines[pair] = outline_own_drafts(outlines[pair], methods)
+            outlines[pair] = outline_own_drafts(outlines[pair], methods, other_tokenizer=other)
             build_missing(missing_datastores(methods), outlines[pair], reporter)
             require_fits(start.experiment, outlines[pair], encoded[encoding])
 

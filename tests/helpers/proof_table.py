@@ -10,6 +10,7 @@ import torch
 from marginal_heads import table_block, table_medusa
 from tabular_heads import TabularHead
 from tabulated import tiny_transformer
+from two_vocabularies import draft_table, intersection, strings
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
@@ -55,7 +56,7 @@ CHAIN, TREE = TreeShape.chain(2), TreeShape.from_parents([-1, 0, 0, 1])
 SIZE = {"size": 6, "branching": 2}
 HIGH = ((0.9, 0.5, 0.2),)
 MODELS = (
-    *("model", "early_exit", "layer_skip", "cascade", "merge"),
+    *("model", "strings", "early_exit", "layer_skip", "cascade", "merge"),
     *("medusa", "block", "eagle", "eagle3", "mtp"),
 )
 """Sources of which a model is a part."""
@@ -282,6 +283,13 @@ def _models() -> list[Case]:
             cases += [
                 Case("model", said, lambda _, more=more: model(*more), trees, law, vocab),
                 Case(
+                    *("model", f"another tokenizer, {said}"),
+                    lambda _, law=law, shape=shape: ModelDrafter(
+                        intersection(), shape, law, Sampling()
+                    ),
+                    *(trees, law, 3),
+                ),
+                Case(
                     *("early_exit", said, lambda _, more=more: early_exit(*more)),
                     *(trees, law, vocab, True),
                 ),
@@ -310,6 +318,19 @@ def _models() -> list[Case]:
             *("tree", SURE, 3, True),
         ),
     ]
+    cases += [
+        Case(
+            *("strings", f"a model's {trees}"),
+            lambda _, size=size, shape=shape: strings(
+                ModelDrafter(draft_table(), shape, SURE, Sampling()), size
+            ),
+            *(trees, SURE, 3),
+        )
+        for trees, size, shape in (("chain", 3, CHAIN), ("tree", 6, TreeShape.expansion([2, 2])))
+    ]
+    cases.append(
+        Case("strings", "lookup", lambda _: strings(PromptLookup(3, ngram=2, **SIZE), 6), "tree")
+    )
     # One deep: all drafts are accepted, and deeper ones would leave no token for a second step.
     for trees, shape in (("chain", TreeShape.chain(1)), ("tree", TreeShape.expansion([2]))):
         cases.append(

@@ -14,6 +14,7 @@ from treespec.draft.ranks_next import best_next
 from treespec.draft.rates import acceptance_rates
 from treespec.draft.recycling import TokenRecycling
 from treespec.draft.retrieval import Retrieval
+from treespec.draft.strings import StringDrafter
 from treespec.draft.suffix_automaton import SuffixAutomaton
 from treespec.draft.suffix_tree import SuffixTree
 from treespec.draft.text.datastore import Datastore
@@ -45,6 +46,7 @@ __all__ = [
     "PromptLookup",
     "Retrieval",
     "StaticGrowth",
+    "StringDrafter",
     "SuffixAutomaton",
     "SuffixCounts",
     "SuffixTree",

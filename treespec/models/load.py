@@ -14,12 +14,14 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.checks import plain_tokens
-from treespec.errors import LoadError, UnsupportedModel
+from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel
 from treespec.models.decoder_layers import stated_layers
 from treespec.models.known_models import KNOWN
 from treespec.models.passes.choosing_passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
 from treespec.models.same_tokenizer import require_same_tokenizer
+from treespec.models.shared_tokens import shared_tokens
+from treespec.models.some_tokens import Intersection
 from treespec.models.source import (
     Place,
     Source,
@@ -88,7 +90,7 @@ class NoDraftModel(TransformersModel):
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A target and a draft model that share a tokenizer.
+    """A target and a draft model, which share a tokenizer unless the draft translates its own ids.
 
     Args:
         target: the model whose distribution is preserved.
@@ -179,6 +181,7 @@ def load_pair(
     tensor_parallel: bool = False,
     passes: str | None = None,
     draft_passes: str | None = None,
+    other_tokenizer: bool = False,
 ) -> Pair:
     """Load a target and a draft model.
 
@@ -206,13 +209,16 @@ def load_pair(
             (`pair.target.passes`). Compiling takes 10 to 30 seconds per model. None: captured on CUDA if
             possible, else eager.
         draft_passes: the same for the draft, except that None means eager on CUDA too.
+        other_tokenizer: take a draft whose tokenizer differs from the target's too. It drafts the tokens
+            that both know (`models.some_tokens.Intersection`), or strings (`treespec.draft.StringDrafter`).
 
     Returns:
         The pair. Loading prints nothing to stderr unless something is downloaded.
 
     Raises:
         LoadError: if a model, its weights, its tokenizer, the dtype or the device is not available.
-        TokenizerMismatch: if the two models' token ids mean different text.
+        TokenizerMismatch: if the two models' token ids mean different text and `other_tokenizer` is not
+            given, or they share no token.
         UnsupportedModel: if a model cannot verify trees exactly, or `enlarge` is given for an
             architecture other than llama.
         CannotEnlarge: if `enlarge` is not a size, or is smaller than the target.
@@ -227,6 +233,7 @@ def load_pair(
     if not spread:
         require_attention(attention, torch_device)
     target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
+    other = draft_place and _other(tokenizer, draft_place, other_tokenizer)
     target_weights = read_model(target_place, weights_dtype, torch_device, spread)
     if spread:
         require_whole(target_weights, target_place.shown, device_map)
@@ -241,8 +248,10 @@ def load_pair(
     draft_model: TransformersModel = NoDraftModel(target.vocab_size)
     if draft_place is not None:
         draft_weights = read_model(draft_place, weights_dtype, torch_device)
-        draft_model = _probed(draft_place, draft_weights, attention, target.vocab_size)
+        width = None if other else target.vocab_size
+        draft_model = _probed(draft_place, draft_weights, attention, width)
         choose_passes(draft_model, draft_passes, draft=True)
+        draft_model = _in_ids_of(target.vocab_size, tokenizer, draft_model, other)
     return Pair(
         target=target,
         draft=draft_model,
@@ -258,6 +267,7 @@ def with_drafts(
     dtype: torch.dtype | str = "float32",
     attention: str = "auto",
     passes: str | None = None,
+    other_tokenizer: bool = False,
 ) -> Pair:
     """Add further draft models to a pair, on the device of its target.
 
@@ -267,16 +277,19 @@ def with_drafts(
         dtype: dtype of each draft model, as in `load_pair`.
         attention: how each runs trees, as in `load_pair`.
         passes: how each runs its passes, as `draft_passes` in `load_pair`.
+        other_tokenizer: as in `load_pair`.
 
     Raises:
         LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`.
     """
     weights_dtype, drafts = dtype_of(dtype), {}
     for name in names:
-        place = _locate_draft(name, pair.tokenizer)
+        place = find(_draft_source(name))
+        other = _other(pair.tokenizer, place, other_tokenizer)
         weights = read_model(place, weights_dtype, pair.target.device)
-        drafts[name] = _probed(place, weights, attention, pair.target.vocab_size)
-        choose_passes(drafts[name], passes, draft=True)
+        model = _probed(place, weights, attention, None if other else pair.target.vocab_size)
+        choose_passes(model, passes, draft=True)
+        drafts[name] = _in_ids_of(pair.target.vocab_size, pair.tokenizer, model, other)
     return replace(pair, others={**pair.others, **drafts})
 
 
@@ -312,12 +325,15 @@ class PairOutline:
     others: Mapping[str, ModelOutline] = field(default_factory=dict)
 
 
-def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOutline:
+def outline_pair(
+    name_or_target: Source, draft: Source | None = None, *, other_tokenizer: bool = False
+) -> PairOutline:
     """Inspect a pair in seconds and without its memory: read all that `load_pair` reads but the weights.
 
     Args:
         name_or_target: as in `load_pair`.
         draft: as in `load_pair`.
+        other_tokenizer: as in `load_pair`.
 
     Raises:
         LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`; also if a file of local weights is
@@ -327,32 +343,61 @@ def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOut
     target = _outline(target_place)
     if draft_place is None:
         return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size, 0), tokenizer)
-    draft_limits = replace(_outline(draft_place), vocab_size=target.vocab_size)
+    draft_limits = _draft_outline(draft_place, target.vocab_size, tokenizer, other_tokenizer)
     return PairOutline(target, draft_limits, tokenizer)
 
 
-def outline_with_drafts(outline: PairOutline, names: Iterable[str]) -> PairOutline:
+def outline_with_drafts(
+    outline: PairOutline, names: Iterable[str], *, other_tokenizer: bool = False
+) -> PairOutline:
     """Add further draft models to an outline: read all that `with_drafts` reads but the weights.
 
     Args:
         outline: the outline of the pair.
         names: folders or hub ids of the draft models.
+        other_tokenizer: as in `load_pair`.
 
     Raises:
         LoadError, TokenizerMismatch, UnsupportedModel: see `outline_pair`.
     """
-    drafts = {}
-    for name in names:
-        limits = _outline(_locate_draft(name, outline.tokenizer))
-        drafts[name] = replace(limits, vocab_size=outline.target.vocab_size)
+    width, tokenizer = outline.target.vocab_size, outline.tokenizer
+    drafts = {
+        name: _draft_outline(find(_draft_source(name)), width, tokenizer, other_tokenizer)
+        for name in names
+    }
     return replace(outline, others={**outline.others, **drafts})
 
 
-def _locate_draft(name: str, tokenizer: Tokenizer) -> Place:
-    """Locate a further draft model and check that it shares the pair's tokenizer."""
-    place = find(_draft_source(name))
-    require_same_tokenizer(tokenizer, read_tokenizer(place))
-    return place
+def _other(tokenizer: Tokenizer, place: Place, allowed: bool) -> Tokenizer | None:
+    """The tokenizer of a draft, if it differs from the target's and may."""
+    draft = read_tokenizer(place)
+    try:
+        require_same_tokenizer(tokenizer, draft)
+    except TokenizerMismatch:
+        if not allowed:
+            raise
+        return draft
+    return None
+
+
+def _in_ids_of(
+    vocab_size: int, tokenizer: Tokenizer, draft: TransformersModel, other: Tokenizer | None
+) -> Any:
+    """A draft model in the ids of the target, which has this tokenizer."""
+    if other is None:
+        return draft
+    return Intersection(draft, shared_tokens(tokenizer, other, vocab_size, draft.vocab_size))
+
+
+def _draft_outline(
+    place: Place, vocab_size: int, tokenizer: Tokenizer, other_tokenizer: bool
+) -> ModelOutline:
+    """The limits of a draft model in the ids of the target."""
+    limits, other = _outline(place), _other(tokenizer, place, other_tokenizer)
+    if other is None:
+        return replace(limits, vocab_size=vocab_size)
+    shared_tokens(tokenizer, other, vocab_size, limits.vocab_size)
+    return replace(limits, vocab_size=vocab_size, max_length=Intersection.max_length)
 
 
 def _outline(place: Place) -> ModelOutline:
@@ -374,17 +419,14 @@ def target_place(name_or_target: Source) -> Place:
 def _locate_pair(
     name_or_target: Source, draft: Source | None
 ) -> tuple[Place, Place | None, Tokenizer]:
-    """Locate both models and read the tokenizer that they share; the draft "none" has no place."""
+    """Locate both models and read the target's tokenizer; the draft "none" has no place."""
     if draft is None and os.fspath(name_or_target) in KNOWN:
         draft = NO_DRAFT
     if draft is not None and os.fspath(draft) == NO_DRAFT:
         target_place, draft_place = find(_target_source(name_or_target)), None
     else:
         target_place, draft_place = map(find, _pair_sources(name_or_target, draft))
-    tokenizer = read_tokenizer(target_place)
-    if draft_place is not None:
-        require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
-    return target_place, draft_place, tokenizer
+    return target_place, draft_place, read_tokenizer(target_place)
 
 
 def _probed(

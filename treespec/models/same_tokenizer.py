@@ -60,5 +60,7 @@ def _shown(token: str | None) -> str:
 
 def _refuse(difference: str) -> None:
     raise TokenizerMismatch(
-        f"target and draft have different tokenizers: {difference}; choose a draft of the target's family"
+        f"target and draft have different tokenizers: {difference}; choose a draft of the target's family, "
+        "or say that it may be another one (`models.other_tokenizer: true`; `load_pair(..., "
+        "other_tokenizer=True)`)"
     )

@@ -24,9 +24,11 @@ from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
 from treespec.models.runner import TreeRunner
+from treespec.models.some_tokens import SomeTokens
 from treespec.models.support import context_length, embedding_count
 from treespec.models.variants.shortened import shortened
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
+from treespec.models.variants.trimmed import trimmed
 from treespec.models.waiting import Nodes, run_or_wait
 from treespec.step import Scores
 
@@ -78,6 +80,7 @@ class TransformersModel:
         self.model, self.finding, self.make_runner = model, finding, runner
         self.passes, self._reserved = EAGER, 0
         self._shortened: dict[frozenset[Sublayer], TransformersModel] = {}
+        self._trimmed: dict[tuple[int, ...], TransformersModel] = {}
         self.gguf: str | None = None
         """The GGUF file that the weights were dequantised from, if any."""
         self._whole: PreTrainedModel | None = None
@@ -216,6 +219,29 @@ class TransformersModel:
             self._shortened[skipped] = twin
         return self._shortened[skipped]
 
+    @property
+    def own_vocab_size(self) -> int:
+        """Number of tokens that the model has logits of."""
+        return min(self.finding.vocab_size, self.vocab_size)
+
+    def of_tokens(self, tokens: Int[Tensor, " S"]) -> SomeTokens:
+        """A draft that computes logits of these tokens only, with the same weights (arXiv:2502.14856).
+
+        Its passes are eager. The same tokens always give the same weights.
+
+        Args:
+            tokens: ids, each once.
+
+        Raises:
+            UnsupportedModel: if the head of this model is not a plain matrix.
+        """
+        key = tuple(tokens.tolist())
+        if key not in self._trimmed:
+            model = trimmed(self.model, tokens)
+            finding = replace(self.finding, vocab_size=len(key))
+            self._trimmed[key] = self._twin(model, finding, len(key), TreeRunner)
+        return SomeTokens(self._trimmed[key], tokens, self.vocab_size)
+
     def in_cache_of(self, whole: object) -> "TransformersModel | None":
         """This model reading the committed rows of the model whose first layers it consists of.
 
@@ -260,7 +286,7 @@ class TransformersModel:
             rows: tokens of the longest text plus nodes of the trees behind it; 0 reserves nothing.
         """
         self._reserved = self._runner.cache.least = rows
-        for part in self._shortened.values():
+        for part in (*self._shortened.values(), *self._trimmed.values()):
             part.reserve(rows)
 
     def release(self) -> None:

@@ -55,7 +55,7 @@ def shortened(
         }
         for part, name in names.items():
             if kept[part.layer] is layers[part.layer]:
-                kept[part.layer] = _twin(layers[part.layer])
+                kept[part.layer] = shallow_copy(layers[part.layer])
             zero = _Zero(f"{path}.{part.layer}.{name}" in pair_paths)
             kept[part.layer]._modules[name] = zero
         result = _with_layers(model, path, kept)
@@ -141,10 +141,10 @@ def _returning_pairs(model: PreTrainedModel, route: Route, paths: Sequence[str])
 def _with_layers(model: PreTrainedModel, path: str, kept: dict[int, nn.Module]) -> PreTrainedModel:
     """The model with the kept layers, by number, instead of all of its layers."""
     *parents, name = path.split(".")
-    top = owner = _twin(model)
+    top = owner = shallow_copy(model)
     for parent in parents:
         inner: Any = owner._modules[parent]
-        owner._modules[parent] = owner = _twin(inner)
+        owner._modules[parent] = owner = shallow_copy(inner)
     owner._modules[name] = nn.ModuleList(kept.values())
     config = copy.copy(owner.config)
     config.num_hidden_layers = len(kept)
@@ -155,7 +155,7 @@ def _with_layers(model: PreTrainedModel, path: str, kept: dict[int, nn.Module]) 
     return top
 
 
-def _twin(module: Any) -> Any:
+def shallow_copy(module: Any) -> Any:
     """A shallow copy of a module, with the same weights and submodules but a registry of its own."""
     twin = copy.copy(module)
     twin.__dict__["_modules"] = dict(module._modules)

@@ -1,0 +1,235 @@
+"""Drafts of another tokenizer, with the embedded tokenizer, SmolLM2's where it was fetched, and others."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treespec import Law, Sampling, TokenTree, TreeShape, generate, load_pair, verify
+from treespec.draft import ModelDrafter, PromptLookup, StringDrafter, make_drafter
+from treespec.errors import InvalidPrompt, TokenizerMismatch
+from treespec.models.codec import Codec, codec_of, token_bytes
+from treespec.models.known_models import folder_of
+from treespec.models.load import EMBEDDED, _embedded, outline_pair
+from treespec.models.shared_tokens import shared_tokens
+from treespec.models.text_follower import TextFollower
+
+TEXT = (
+    "The naïve 🙂👩‍💻 déjà vu  doesn't\n\n    def f(x):\n\treturn 12345  日本語 "
+    "and the end of the text. "
+)
+GREEDY = Sampling(temperature=0.0)
+
+
+def metaspace() -> PreTrainedTokenizerFast:
+    """As SentencePiece's: `▁` for spaces, one more before the text, byte fallback, `<s>` before it."""
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    words += ["▁", *"abcdefghijklmnopqrstuvwxyzT.", "th", "▁th", "▁the", "nd", "▁and", "en", "end"]
+    merges = [
+        ("t", "h"),
+        ("▁", "th"),
+        ("▁th", "e"),
+        ("n", "d"),
+        ("a", "nd"),
+        ("▁", "and"),
+        ("e", "n"),
+    ]
+    words.append("and")
+    core = Tokenizer(
+        models.BPE(
+            {word: i for i, word in enumerate(words)}, [*merges, ("en", "d")],
+            unk_token="<unk>", byte_fallback=True, fuse_unk=True,
+        )
+    )  # fmt: skip
+    core.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    core.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )  # fmt: skip
+    core.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def tokenizer(name: str):
+    """One of the tokenizers, by name."""
+    if name == "metaspace":
+        return metaspace()
+    folder = _embedded() / "target" if name == EMBEDDED else folder_of(name)
+    if not (folder / "tokenizer.json").exists():
+        pytest.skip(f"{name} was not fetched")
+    return AutoTokenizer.from_pretrained(folder)
+
+
+PAIRS = [
+    (EMBEDDED, "smollm2"), ("smollm2", EMBEDDED), (EMBEDDED, "metaspace"), ("metaspace", EMBEDDED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_shared_tokens_are_the_same_bytes(target: str, draft: str) -> None:
+    pair = tokenizer(target), tokenizer(draft)
+    shared = shared_tokens(*pair, len(pair[0]), len(pair[1]))
+    of_target, of_draft = map(token_bytes, pair)
+    for ours, theirs in zip(shared.target_ids.tolist(), shared.draft_ids.tolist(), strict=True):
+        assert of_target[ours] == of_draft[theirs]
+    assert len(shared.target_ids) > 40
+    assert not set(pair[0].all_special_ids) & set(shared.target_ids.tolist())
+    # A token that only the target knows is several of the draft's, with the same bytes.
+    for token in pair[0].encode(TEXT, add_special_tokens=False):
+        read = b"".join(of_draft.get(i, b"") for i in shared.pieces(token))
+        assert read.strip() == of_target[token].strip()
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_a_growing_text_is_followed_as_if_it_were_encoded_at_once(target: str, draft: str) -> None:
+    """Earlier pieces change as the text grows, and characters come in parts."""
+    source, codec = codec_of(tokenizer(target)), codec_of(tokenizer(draft))
+    ids = source.ids(TEXT * 3)
+    follower, changed, partial = TextFollower(source, codec), 0, 0
+    for token in ids:
+        before = list(follower.ids)
+        follower.append([token])
+        assert follower.ids == (
+            [*codec.opening, *codec.ids(follower.text)] if follower.text else []
+        )
+        changed += follower.ids[: len(before)] != before
+        partial += not follower.whole
+    assert follower.text == source.decode(ids)
+    assert follower.whole
+    assert changed or draft == "metaspace"  # whose pieces of this text are single letters
+    assert partial or target == "smollm2"
+
+
+class Says:
+    """A source that drafts one string, as its codec splits it."""
+
+    max_depth, max_length = 40, 10_000
+
+    def __init__(self, codec: Codec, says: str) -> None:
+        self.ids = codec.ids(says)
+
+    def prefill(self, tokens):
+        self.root = int(tokens[-1])
+
+    def commit(self, step):
+        self.root = step.verdict.bonus
+
+    def propose(self, coins):
+        return self.propose_below([], coins)
+
+    def propose_below(self, tokens, coins):
+        root = tokens[-1] if tokens else self.root
+        shape = TreeShape.chain(len(self.ids))
+        return TokenTree.of(shape, [root, *self.ids], None, Law.DETERMINISTIC, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+@pytest.mark.parametrize(
+    ("text", "continued"), [("in the end", " and the end"), ("the e", "nd."), ("over the", "n and")]
+)
+def test_a_string_is_drafted_in_the_targets_ids(
+    target: str, draft: str, text: str, continued: str
+) -> None:
+    """Spaces at the beginning of a draft stay, and none come in."""
+    source, codec = codec_of(tokenizer(target)), codec_of(tokenizer(draft))
+    # A continuation such as " and", whose first space a tokenizer of `▁` adds by itself.
+    says = Says(codec, continued.removeprefix(" ") if draft == "metaspace" else continued)
+    if draft == "metaspace" and not continued.startswith(" "):
+        says.ids = codec.ids("x" + continued)[len(codec.ids("x")) :]
+    drafter = StringDrafter(says, source, codec, size=30, depth=20)
+    ids = source.ids(text)
+    drafter.prefill(torch.tensor(ids))
+    tree = drafter.propose(None)
+    assert tree.shape.is_chain
+    assert source.decode([*ids, *tree.token_ids[1:]]) == text + continued
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny random models with these tokenizers."""
+    made = {}
+    for i, name in enumerate((EMBEDDED, "metaspace")):
+        torch.manual_seed(i)
+        own = tokenizer(name)
+        config = LlamaConfig(
+            vocab_size=len(own), hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+            num_attention_heads=2, max_position_embeddings=256, initializer_range=0.4,
+            eos_token_id=own.eos_token_id,
+        )  # fmt: skip
+        made[name] = tmp_path_factory.mktemp(name)
+        LlamaForCausalLM(config).save_pretrained(made[name])
+        own.save_pretrained(made[name])
+    return made
+
+
+@pytest.mark.parametrize(("target", "draft"), [(EMBEDDED, "metaspace"), ("metaspace", EMBEDDED)])
+def test_greedy_ids_equal_those_of_generate(folders, target: str, draft: str) -> None:
+    """Through both ways, and for a text source of another tokenizer."""
+    pair = load_pair(folders[target], folders[draft], other_tokenizer=True)
+    prompt = pair.tokenizer.encode("in the end and the")
+    with pair.target.as_transformers() as model:
+        ids = torch.tensor([prompt])
+        right = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24, pad_token_id=0
+        )[0, len(prompt) :].tolist()  # fmt: skip
+    shape, shared = TreeShape.expansion([2, 2, 1]), pair.draft.shared
+    codecs = shared.target, shared.draft
+    drafters = [
+        make_drafter(pair.draft, shape, Law.DETERMINISTIC, GREEDY),
+        StringDrafter(
+            ModelDrafter(pair.draft.inner, shape, Law.DETERMINISTIC, Sampling()),
+            *codecs,
+            size=9,
+            depth=3,
+        ),
+        StringDrafter(PromptLookup(4, ngram=2), *codecs, size=9, depth=4),
+    ]
+    for drafter in drafters:
+        found = generate(
+            pair,
+            prompt,
+            drafter=drafter,
+            verifier=verify.greedy,
+            sampling=GREEDY,
+            max_new_tokens=24,
+        )
+        assert list(found.tokens) == right
+
+
+def test_what_is_refused(folders, tmp_path: Path) -> None:
+    pair = folders[EMBEDDED], folders["metaspace"]
+    with pytest.raises(TokenizerMismatch, match=r"models\.other_tokenizer: true"):
+        load_pair(*pair)
+    loaded = load_pair(*pair, other_tokenizer=True)
+    with pytest.raises(InvalidPrompt, match="'</s>', a special token of the draft"):
+        loaded.draft.prefill(torch.tensor(loaded.tokenizer.encode("a </s> b")))
+    foreign = Tokenizer(models.WordLevel({"Ω": 0, "Ψ": 1}, unk_token="Ω"))
+    for file in folders["metaspace"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    PreTrainedTokenizerFast(tokenizer_object=foreign).save_pretrained(tmp_path)
+    with pytest.raises(TokenizerMismatch, match="share no token"):
+        outline_pair(folders["metaspace"], tmp_path, other_tokenizer=True)
+
+
+def test_a_trimmed_draft_has_the_rows_of_its_tokens(folders) -> None:
+    pair = load_pair(folders["metaspace"], folders["metaspace"])
+    kept = torch.tensor([5, 260, 280])
+    whole, trimmed = pair.draft.fresh(), pair.draft.of_tokens(kept).fresh()
+    rows = []
+    for model in (whole, trimmed):
+        model.prefill(torch.tensor([1, 270]))
+        rows.append(model.run(torch.tensor([261, 270, 271]), (-1, 0, 0)).logits)
+    torch.testing.assert_close(rows[0][:, kept], rows[1][:, kept])
+    assert rows[0].shape == rows[1].shape
+    assert float(rows[1].softmax(1)[:, kept].sum(1).min()) == pytest.approx(1)
+    assert trimmed.inner.model.get_output_embeddings().weight.shape[0] == 3
