@@ -233,7 +233,7 @@ def load_pair(
     if not spread:
         require_attention(attention, torch_device)
     target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
-    other = draft_place and _other(tokenizer, draft_place, other_tokenizer)
+    other = None if draft_place is None else _other(tokenizer, draft_place, other_tokenizer)
     target_weights = read_model(target_place, weights_dtype, torch_device, spread)
     if spread:
         require_whole(target_weights, target_place.shown, device_map)
