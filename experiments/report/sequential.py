@@ -29,7 +29,7 @@ intervals of a run contain the true ratio (C. Jennison and B. W. Turnbull, Inter
 Confidence Interval Approach, J. R. Stat. Soc. B 51, 1989, 305-361), whatever made the run stop.
 
 In simulations, at most 5.4 % of runs named a winner among equals, with fixed intervals 23 to 29 %
-(`until_simulation-*.json`; the code is at commit 375cd17).
+(code and figures are at commit 375cd17).
 """
 
 from collections.abc import Mapping, Sequence
