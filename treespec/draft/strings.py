@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.checks import require_tokens
-from treespec.draft.cascade import AcceptanceRule
+from treespec.draft.cascade import DraftsBelow
 from treespec.models.codec import CUT, Codec, plain_text
 from treespec.models.text_follower import TextFollower
 from treespec.protocols import Coins
@@ -44,7 +44,7 @@ class StringDrafter:
     max_length = sys.maxsize
 
     def __init__(
-        self, drafter: AcceptanceRule, target: Codec, draft: Codec, *, size: int, depth: int
+        self, drafter: DraftsBelow, target: Codec, draft: Codec, *, size: int, depth: int
     ) -> None:
         self.drafter, self.size, self.max_depth = drafter, size, depth
         self._text = TextFollower(target, draft)
