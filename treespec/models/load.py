@@ -99,13 +99,13 @@ class Pair:
     """
 
     target: TransformersModel
-    draft: TransformersModel
+    draft: TransformersModel | Intersection
     tokenizer: Tokenizer = field(repr=False)
     name: str
-    others: Mapping[str, TransformersModel] = field(default_factory=dict)
+    others: Mapping[str, TransformersModel | Intersection] = field(default_factory=dict)
 
     @property
-    def models(self) -> list[TransformersModel]:
+    def models(self) -> list[TransformersModel | Intersection]:
         drafts = [] if isinstance(self.draft, NoDraftModel) else [self.draft]
         return [self.target, *drafts, *self.others.values()]
 
@@ -202,13 +202,13 @@ def load_pair(
         target_weights = enlarge_model(target_weights, enlarge)
     target = _probed(target_place, target_weights, attention)
     choose_passes(target, passes)
-    draft_model: TransformersModel = NoDraftModel(target.vocab_size)
+    draft_model: TransformersModel | Intersection = NoDraftModel(target.vocab_size)
     if draft_place is not None:
         draft_weights = read_model(draft_place, weights_dtype, torch_device)
         width = None if other else target.vocab_size
-        draft_model = _probed(draft_place, draft_weights, attention, width)
-        choose_passes(draft_model, draft_passes, draft=True)
-        draft_model = _in_ids_of(target.vocab_size, tokenizer, draft_model, other)
+        own = _probed(draft_place, draft_weights, attention, width)
+        choose_passes(own, draft_passes, draft=True)
+        draft_model = _in_ids_of(target.vocab_size, tokenizer, own, other)
     return Pair(
         target=target,
         draft=draft_model,
@@ -339,7 +339,7 @@ def _other(tokenizer: Tokenizer, place: Place, allowed: bool) -> Tokenizer | Non
 
 def _in_ids_of(
     vocab_size: int, tokenizer: Tokenizer, draft: TransformersModel, other: Tokenizer | None
-) -> Any:
+) -> TransformersModel | Intersection:
     """A draft model in the ids of the target, which has this tokenizer."""
     if other is None:
         return draft
