@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -56,6 +56,11 @@ __all__ = [
     "with_drafts",
 ]
 
+if TYPE_CHECKING:
+    DraftModel = TransformersModel  # all that such a model has, an `Intersection` passes on
+else:
+    DraftModel = TransformersModel | Intersection
+
 EMBEDDED = "embedded"
 
 NO_DRAFT = "none"
@@ -99,13 +104,13 @@ class Pair:
     """
 
     target: TransformersModel
-    draft: TransformersModel | Intersection
+    draft: DraftModel
     tokenizer: Tokenizer = field(repr=False)
     name: str
-    others: Mapping[str, TransformersModel | Intersection] = field(default_factory=dict)
+    others: Mapping[str, DraftModel] = field(default_factory=dict)
 
     @property
-    def models(self) -> list[TransformersModel | Intersection]:
+    def models(self) -> list[DraftModel]:
         drafts = [] if isinstance(self.draft, NoDraftModel) else [self.draft]
         return [self.target, *drafts, *self.others.values()]
 
@@ -190,7 +195,7 @@ def load_pair(
     if not spread:
         require_attention(attention, torch_device)
     target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
-    other = draft_place and _other(tokenizer, draft_place, other_tokenizer)
+    other = None if draft_place is None else _other(tokenizer, draft_place, other_tokenizer)
     target_weights = read_model(target_place, weights_dtype, torch_device, spread)
     if spread:
         require_whole(target_weights, target_place.shown, device_map)
@@ -202,7 +207,7 @@ def load_pair(
         target_weights = enlarge_model(target_weights, enlarge)
     target = _probed(target_place, target_weights, attention)
     choose_passes(target, passes)
-    draft_model: TransformersModel | Intersection = NoDraftModel(target.vocab_size)
+    draft_model: DraftModel = NoDraftModel(target.vocab_size)
     if draft_place is not None:
         draft_weights = read_model(draft_place, weights_dtype, torch_device)
         width = None if other else target.vocab_size
@@ -339,11 +344,13 @@ def _other(tokenizer: Tokenizer, place: Place, allowed: bool) -> Tokenizer | Non
 
 def _in_ids_of(
     vocab_size: int, tokenizer: Tokenizer, draft: TransformersModel, other: Tokenizer | None
-) -> TransformersModel | Intersection:
+) -> DraftModel:
     """A draft model in the ids of the target, which has this tokenizer."""
     if other is None:
         return draft
-    return Intersection(draft, shared_tokens(tokenizer, other, vocab_size, draft.vocab_size))
+    shared = shared_tokens(tokenizer, other, vocab_size, draft.vocab_size)
+    translated: Any = Intersection(draft, shared)
+    return translated
 
 
 def _draft_outline(
