@@ -196,7 +196,7 @@ class ModelDraft(Settings):
     frequent: Count | None = None
     """Compute logits of this many tokens only, the most frequent of `texts` (FR-Spec); null for all."""
     texts: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
-    """Text files in which tokens are counted for `frequent`."""
+    """Text files in which tokens are counted for `frequent`, by the target's tokenizer."""
 
     @model_validator(mode="after")
     def _counted(self) -> "ModelDraft":

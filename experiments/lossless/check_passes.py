@@ -93,7 +93,7 @@ class RememberingModel:
         self._reads = Features()
 
     def __getattr__(self, name: str) -> Any:
-        """How the model reads and writes another vocabulary; what is made of it is not remembered."""
+        """How a draft reads and writes another vocabulary; what is made of it is not remembered."""
         if name in ("of_tokens", "own_vocab_size", "shared", "inner"):
             return getattr(self._model, name)
         raise AttributeError(name)

@@ -5,7 +5,7 @@ from functools import cache
 
 import torch
 
-from treespec.draft.cascade import AcceptanceRule
+from treespec.draft.cascade import DraftsBelow
 from treespec.draft.strings import StringDrafter
 from treespec.models.codec import Codec
 from treespec.models.shared_tokens import SharedTokens
@@ -52,7 +52,7 @@ def draft_table(seed: int = 8) -> TabularModel:
     return TabularModel(random_table(len(DRAFT), seed), len(DRAFT))
 
 
-def strings(source: AcceptanceRule, size: int, depth: int = 2) -> StringDrafter:
+def strings(source: DraftsBelow, size: int, depth: int = 2) -> StringDrafter:
     """A source in the draft's four tokens, as strings."""
     return StringDrafter(source, TARGET_CODEC, DRAFT_CODEC, size=size, depth=depth)
 

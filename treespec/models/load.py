@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -58,6 +58,11 @@ __all__ = [
     "with_drafts",
 ]
 
+if TYPE_CHECKING:
+    DraftModel = TransformersModel  # all that such a model has, an `Intersection` passes on
+else:
+    DraftModel = TransformersModel | Intersection
+
 EMBEDDED = "embedded"
 
 NO_DRAFT = "none"
@@ -102,10 +107,10 @@ class Pair:
     """
 
     target: TransformersModel
-    draft: TransformersModel
+    draft: DraftModel
     tokenizer: Tokenizer = field(repr=False)
     name: str
-    others: Mapping[str, TransformersModel] = field(default_factory=dict)
+    others: Mapping[str, DraftModel] = field(default_factory=dict)
     source: tuple[int, ...] | None = None
 
     def on(self, source: str | Sequence[int]) -> "Pair":
@@ -148,7 +153,7 @@ class Pair:
                 model.require_source(torch.tensor([*source], dtype=torch.long))
 
     @property
-    def models(self) -> list[TransformersModel]:
+    def models(self) -> list[DraftModel]:
         drafts = [] if isinstance(self.draft, NoDraftModel) else [self.draft]
         return [self.target, *drafts, *self.others.values()]
 
@@ -245,13 +250,13 @@ def load_pair(
         target_weights = enlarge_model(target_weights, enlarge)
     target = _probed(target_place, target_weights, attention)
     choose_passes(target, passes)
-    draft_model: TransformersModel = NoDraftModel(target.vocab_size)
+    draft_model: DraftModel = NoDraftModel(target.vocab_size)
     if draft_place is not None:
         draft_weights = read_model(draft_place, weights_dtype, torch_device)
         width = None if other else target.vocab_size
-        draft_model = _probed(draft_place, draft_weights, attention, width)
-        choose_passes(draft_model, draft_passes, draft=True)
-        draft_model = _in_ids_of(target.vocab_size, tokenizer, draft_model, other)
+        own = _probed(draft_place, draft_weights, attention, width)
+        choose_passes(own, draft_passes, draft=True)
+        draft_model = _in_ids_of(target.vocab_size, tokenizer, own, other)
     return Pair(
         target=target,
         draft=draft_model,
@@ -382,11 +387,13 @@ def _other(tokenizer: Tokenizer, place: Place, allowed: bool) -> Tokenizer | Non
 
 def _in_ids_of(
     vocab_size: int, tokenizer: Tokenizer, draft: TransformersModel, other: Tokenizer | None
-) -> Any:
+) -> DraftModel:
     """A draft model in the ids of the target, which has this tokenizer."""
     if other is None:
         return draft
-    return Intersection(draft, shared_tokens(tokenizer, other, vocab_size, draft.vocab_size))
+    shared = shared_tokens(tokenizer, other, vocab_size, draft.vocab_size)
+    translated: Any = Intersection(draft, shared)
+    return translated
 
 
 def _draft_outline(

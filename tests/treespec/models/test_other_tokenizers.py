@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from treespec import Law, Sampling, TokenTree, TreeShape, generate, load_pair, verify
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, generate, load_pair, verify
 from treespec.draft import ModelDrafter, PromptLookup, StringDrafter, make_drafter
 from treespec.errors import InvalidPrompt, TokenizerMismatch
 from treespec.models.codec import Codec, codec_of, token_bytes
@@ -149,7 +149,7 @@ def test_a_string_is_drafted_in_the_targets_ids(
     drafter = StringDrafter(says, source, codec, size=30, depth=20)
     ids = source.ids(text)
     drafter.prefill(torch.tensor(ids))
-    tree = drafter.propose(None)
+    tree = drafter.propose(TorchCoins(0))
     assert tree.shape.is_chain
     assert source.decode([*ids, *tree.token_ids[1:]]) == text + continued
 
