@@ -19,7 +19,7 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
-    T5Config,
+    ViTConfig,
 )
 from transformers.utils import logging as hf_logging
 
@@ -281,9 +281,9 @@ def test_folder_without_tokenizer(folder: Path, model_type: str) -> None:
 
 
 def test_model_types_that_are_no_causal_language_model(folder: Path) -> None:
-    T5Config(vocab_size=264).save_pretrained(folder / "target")
+    ViTConfig().save_pretrained(folder / "target")
     with pytest.raises(
-        UnsupportedModel, match="'t5' model, which transformers does not know as a causal"
+        UnsupportedModel, match="'vit' model, which transformers does not know as a causal"
     ):
         load_pair(folder)
     reconfigure(folder / "target", model_type="gloop")

@@ -24,7 +24,11 @@ class Unnormalised(ModelDrafter):
 
     def propose(self, coins):
         tree = super().propose(coins)
-        return replace(tree, draft_probs=tree.draft_probs * 0.9).vouched()
+        own = tree.draft_probs * 0.9
+        own[..., 2] = (
+            0.1  # what it gives to tokens of its own stands where the target has another one
+        )
+        return replace(tree, draft_probs=own).vouched()
 
 
 @pytest.mark.parametrize(
