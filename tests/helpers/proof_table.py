@@ -283,13 +283,6 @@ def _models() -> list[Case]:
             cases += [
                 Case("model", said, lambda _, more=more: model(*more), trees, law, vocab),
                 Case(
-                    *("model", f"another tokenizer, {said}"),
-                    lambda _, law=law, shape=shape: ModelDrafter(
-                        intersection(), shape, law, Sampling()
-                    ),
-                    *(trees, law, 3),
-                ),
-                Case(
                     *("early_exit", said, lambda _, more=more: early_exit(*more)),
                     *(trees, law, vocab, True),
                 ),
@@ -329,7 +322,7 @@ def _models() -> list[Case]:
         for trees, size, shape in (("chain", 3, CHAIN), ("tree", 6, TreeShape.expansion([2, 2])))
     ]
     cases.append(
-        Case("strings", "lookup", lambda _: strings(PromptLookup(3, ngram=2, **SIZE), 6), "tree")
+        Case("strings", "lookup", lambda _: strings(PromptLookup(3, ngram=2, **SIZE), 6), "chain")
     )
     # One deep: all drafts are accepted, and deeper ones would leave no token for a second step.
     for trees, shape in (("chain", TreeShape.chain(1)), ("tree", TreeShape.expansion([2]))):

@@ -24,10 +24,11 @@ def codec(pieces: Sequence[str]) -> Codec:
     def encode(text: str) -> tuple[list[int], list[int]]:
         ids, starts, at = [], [], 0
         while at < len(text):
-            piece = next(piece for piece in by_length if text.startswith(piece, at))
-            ids.append(pieces.index(piece))
-            starts.append(at)
-            at += len(piece)
+            piece = next((piece for piece in by_length if text.startswith(piece, at)), None)
+            if piece is not None:  # other characters have no ids
+                ids.append(pieces.index(piece))
+                starts.append(at)
+            at += len(piece or " ")
         return ids, starts
 
     return Codec(lambda ids: "".join(pieces[i] for i in ids), encode)
