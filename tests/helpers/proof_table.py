@@ -324,6 +324,14 @@ def _models() -> list[Case]:
     cases.append(
         Case("strings", "lookup", lambda _: strings(PromptLookup(3, ngram=2, **SIZE), 6), "chain")
     )
+    cases += [
+        Case(
+            *("model", f"another tokenizer, {law} chain"),
+            lambda _, law=law: ModelDrafter(intersection(), CHAIN, law, Sampling()),
+            *("chain", law, 3),
+        )
+        for law in (IID, Law.WITHOUT_REPLACEMENT)
+    ]
     # One deep: all drafts are accepted, and deeper ones would leave no token for a second step.
     for trees, shape in (("chain", TreeShape.chain(1)), ("tree", TreeShape.expansion([2]))):
         cases.append(
