@@ -387,7 +387,7 @@ def _require_tree(
         suitable = ", ".join(
             name
             for name, part in plugins.parts("source").items()
-            if part.trees == "any" and name not in COMBINED
+            if part.trees == "any" and len(part.laws) > 1 and name not in COMBINED
         )
         raise ConfigError(
             f"{path}.shape: {config.shape.kind!r} needs a distribution for each position, and the draft "

@@ -64,6 +64,8 @@ def test_the_pair_drafts_where_nothing_is_said():
     assert config_data(config(tree(CHAIN)))["methods"][0]["draft"] == {
         "source": "model",
         "model": None,
+        "frequent": None,
+        "texts": None,
     }
 
 
