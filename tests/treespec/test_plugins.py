@@ -39,7 +39,7 @@ def load(*paths):
 def test_ours_are_listed_like_those_of_plug_ins():
     assert list(plugins.parts("rule")) == list(RULES)
     assert list(plugins.parts("source")) == [
-        "model", "early_exit", "layer_skip", "lookup", "documents", "suffix_tree", "suffix_automaton",
+        "model", "strings", "early_exit", "layer_skip", "lookup", "documents", "suffix_tree", "suffix_automaton",
         "retrieval", "token_recycling", "lookahead", "jacobi", "medusa", "block", "eagle", "eagle3",
         "mtp", "cascade", "merge", "synthetic",
     ]  # fmt: skip

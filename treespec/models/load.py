@@ -400,7 +400,7 @@ def _draft_outline(
     place: Place, vocab_size: int, tokenizer: Tokenizer, other_tokenizer: bool
 ) -> ModelOutline:
     """The limits of a draft model in the ids of the target."""
-    limits, other = _outline(place), _other(tokenizer, place, other_tokenizer)
+    other, limits = _other(tokenizer, place, other_tokenizer), _outline(place)
     if other is None:
         return replace(limits, vocab_size=vocab_size)
     shared_tokens(tokenizer, other, vocab_size, limits.vocab_size)

@@ -75,7 +75,7 @@ def test_the_texts_of_a_round_share_its_time(folders):
 def test_a_batch_is_one_sample(folders):
     manifests = [json.loads((folders[n] / "manifest.json").read_text()) for n in (1, 2)]
     assert [m["samples"] for m in manifests] == [None, [0, 0, 1, 1]]
-    prompts = [Prompt(i, str(i), (i,), None, "", 0, str(i // 3)) for i in range(8)]
+    prompts = [Prompt(i, str(i), (i,), (i,), "", 0, str(i // 3)) for i in range(8)]
     assert samples_of(prompts, 2) == [0, 0, 0, 0, 0, 0, 1, 1]  # of files of three excerpts
 
 

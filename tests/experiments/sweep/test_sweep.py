@@ -236,7 +236,7 @@ def test_texts_too_long_for_the_context_are_refused_before_anything_starts(grid_
 def test_models_that_are_gone_cost_no_finished_sweep(start, planned, monkeypatch):
     """Its results are shown as before, and --fresh is rejected before it deletes them."""
 
-    def gone(*sources):
+    def gone(*sources, **options):
         raise LoadError("there is no such model")
 
     start()

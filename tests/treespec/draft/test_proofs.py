@@ -92,7 +92,10 @@ def test_several_steps_keep_the_law(case, rule, stores):
 @pytest.mark.usefixtures("without_shape_checks")
 def test_states_of_sources_can_be_compared(stores):
     """Otherwise a proof would walk the same futures once for each branch."""
-    for case in CASES:
+    of_text = [
+        case for case in CASES if "another tokenizer" not in case.label
+    ]  # codecs are functions
+    for case in of_text:
         drafters = [watched(case.make(stores[case.vocab])) for _ in range(2)]
         for drafter in drafters:
             target, prompt = ModelTarget(case.target), torch.tensor(PROMPTS[case.vocab])

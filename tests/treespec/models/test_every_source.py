@@ -90,7 +90,8 @@ def tiny(name: str, load: Callable[..., Any]) -> tuple[TransformersModel, Transf
 
 def test_all_sources_are_here(load: Callable[..., Any], tmp_path: Path) -> None:
     ours = {name for name, part in plugins.parts("source").items() if not part.plugged}
-    ours.remove("synthetic")  # drafts by the others, and its texts equal none
+    ours -= {"synthetic"}  # drafts by the others, and its texts equal none
+    ours -= {"strings"}  # drafts by another tokenizer: see `test_other_tokenizers`
     assert set(drafters(*tiny("llama", load), [1, 2, 3], tmp_path)) == ours
 
 
