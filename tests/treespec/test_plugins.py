@@ -40,8 +40,8 @@ def test_ours_are_listed_like_those_of_plug_ins():
     assert list(plugins.parts("rule")) == list(RULES)
     assert list(plugins.parts("source")) == [
         "model", "strings", "early_exit", "layer_skip", "lookup", "documents", "suffix_tree",
-        "suffix_automaton", "retrieval", "token_recycling", "lookahead", "jacobi", "medusa", "block", "eagle", "eagle3",
-        "mtp", "cascade", "merge", "synthetic",
+        "suffix_automaton", "retrieval", "token_recycling", "lookahead", "jacobi", "medusa", "block",
+        "eagle", "eagle3", "mtp", "cascade", "merge", "synthetic",
     ]  # fmt: skip
     assert "eagle2" in plugins.parts("growth")
     load(FOUR)
