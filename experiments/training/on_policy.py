@@ -64,7 +64,7 @@ def continued(
             ids[:, column] = torch.where(drawn[:, column], tokens, ids[:, column])
             done = column
     ended = drawn & torch.isin(ids, torch.tensor(sorted(ends), dtype=torch.long, device=ids.device))
-    return replace(packed, ids=ids, answer=drawn & ~_after(ended, places))
+    return replace(packed, ids=ids, answer=drawn & ~_after(ended, places), place=None)
 
 
 def _after(ended: Bool[Tensor, "B T"], places: Tensor) -> Bool[Tensor, "B T"]:

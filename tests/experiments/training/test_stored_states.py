@@ -7,7 +7,9 @@ import torch
 
 from treespec.experiments.errors import TrainingError
 from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.transformers_hooks import plain_twin
 from treespec.experiments.training import stored_states as module
+from treespec.experiments.training.on_policy import continued
 from treespec.experiments.training.packing import PackedTexts, Texts
 from treespec.experiments.training.stored_states import stored_states
 from treespec.experiments.training.teacher import TargetPass, Teacher
@@ -79,3 +81,16 @@ def test_a_disk_without_room_is_said_before_anything_is_read(
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Full)
     with pytest.raises(TrainingError, match=r"but has 0\.0 GB: set states: computed"):
         stored_states(loaded_pair.target, Features((1,)), data, tmp_path, Reporter(None))
+
+
+def test_what_a_draft_wrote_itself_is_read_anew(loaded_pair, data, tmp_path):
+    """Its tokens are not those of the texts, so nothing that is stored is said about them."""
+    target, reads = loaded_pair.target, Features((1,))
+    stored = stored_states(target, reads, data, tmp_path, Reporter(None))
+    options = {"vocab_size": target.vocab_size, "ends": ()}
+    batch = data[0]
+    own = continued(plain_twin(target), batch, torch.Generator().manual_seed(0), **options)
+    assert own.ids.ne(batch.ids).any()
+    right, found = (Teacher(target, reads, None, one)(own) for one in (None, stored))
+    assert torch.equal(found.features, right.features)
+    assert torch.equal(found.logs, right.logs)

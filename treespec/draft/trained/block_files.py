@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from treespec.draft.trained.checkpoint import Checkpoint
     from treespec.draft.trained.target_parts import TargetParts
 
-__all__ = ["default_ids", "ids_of", "load_block", "save_block", "store_block"]
+__all__ = ["ids_of", "load_block", "save_block", "store_block"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -161,7 +161,7 @@ def ids_of(states: Sequence[int | str], layers: int) -> list[int]:
     return [layers - 1 if state == "post" else int(state) - 1 for state in states]
 
 
-def default_ids(layers: int, count: int) -> list[int]:
+def _default_ids(layers: int, count: int) -> list[int]:
     """The authors' choice: points at equal distances from layer 1 to the third before the end."""
     if count == 1:
         return [layers // 2]
@@ -317,7 +317,7 @@ def _states(checkpoint: "Checkpoint", parts: "TargetParts", layers: int) -> list
         boundaries, last = list(given), parts.layers
     else:
         ids = _setting(checkpoint, "target_layer_ids", list, None)
-        ids = default_ids(parts.layers, layers) if ids is None else ids
+        ids = _default_ids(parts.layers, layers) if ids is None else ids
         boundaries, last = [i + 1 if type(i) is int else i for i in ids], None
     wrong = [b for b in boundaries if type(b) is not int or not 0 <= b <= parts.layers]
     if wrong or len(set(boundaries)) < len(boundaries) or not boundaries:
