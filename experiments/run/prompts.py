@@ -89,7 +89,7 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
             prompts = _first(_jsonl(path, "turns", "question_id"), least, enough)
     if isinstance(config, ChatPrompts) and config.count is None and config.skip < TUNING_FROM:
         prompts = prompts[:TUNING_FROM]
-    prompts = [prompt for prompt in prompts if len(prompt.text) >= least]
+    prompts = [prompt for prompt in prompts if _length(prompt) >= least]
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
     prompts = prompts[config.skip :]
@@ -275,13 +275,18 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
     return prompts
 
 
+def _length(prompt: RawPrompt) -> int:
+    """Characters of what the models read: of the source, for encoder-decoders."""
+    return len(prompt.source or prompt.text)
+
+
 def _first(prompts: Iterable[RawPrompt], least: int, enough: int | None) -> list[RawPrompt]:
     """All prompts, or those up to the `enough`-th that has at least `least` characters."""
     taken: list[RawPrompt] = []
     long_enough = 0
     for prompt in prompts:
         taken.append(prompt)
-        long_enough += len(prompt.text) >= least
+        long_enough += _length(prompt) >= least
         if long_enough == enough:
             break
     return taken

@@ -68,8 +68,8 @@ def check_trained(
             "`treespec train` has written"
         )
     config = load_training(path, [] if device is None else [f"device={device}"])
-    standing = [Trained.read(folder / draft.label) for draft in config.drafts]
-    trained = [one for one in standing if one is not None and only in (None, one.draft)]
+    standing = [Trained.read(folder / draft.label) for draft in config.named(only)]
+    trained = [one for one in standing if one is not None]
     if not trained:
         wanted = "draft" if only is None else f"draft {only!r}"
         raise ConfigError(f"{folder} has no trained {wanted}: `treespec train` trains it")
@@ -78,9 +78,9 @@ def check_trained(
     says, found = TargetSays(target, HeldOut.load(folder / "held_out.json")), []
     with reporter.units(len(trained) * says.held_out.positions, counted="positions") as begin:
         for one in trained:
-            begin(one.draft, says.held_out.positions)
-            make = _maker(config, target, one.family, folder / one.draft / "head")
-            found += [Checked(one.draft, comparison) for comparison in compared(says, make)]
+            begin(one.label, says.held_out.positions)
+            make = _maker(config, target, one.family, folder / one.label / "head")
+            found += [Checked(one.label, comparison) for comparison in compared(says, make)]
     return found
 
 

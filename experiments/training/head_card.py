@@ -128,8 +128,8 @@ def _data(config: TrainingConfig) -> str:
     texts = config.texts
     if not isinstance(texts, WrittenTexts):
         return _filled(
-            "The `.py` files of Python's standard library that the target was trained on (PSF-2.0), "
-            "without those that are held out."
+            f"{texts.files or 'The'} `.py` files of Python's standard library that the embedded pair was "
+            "trained on (PSF-2.0), without those that are held out."
         )
     data = TextData.open(texts.path)
     part = data.head(texts.share)
@@ -145,9 +145,10 @@ def _data(config: TrainingConfig) -> str:
 def _recipe(config: TrainingConfig, trained: Trained, environment: Mapping[str, Any]) -> str:
     hardware, versions = environment["hardware"], environment["versions"]
     machine = hardware["gpu"] or f"{hardware['cpu']}, {hardware['cores']} cores"
+    seed = config.seed if trained.seed is None else trained.seed
     used = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers"))
     said = (
-        f"{trained.last['tokens']:,} tokens in batches of {config.batch_tokens:,}, seed {config.seed}, "
+        f"{trained.last['tokens']:,} tokens in batches of {config.batch_tokens:,}, seed {seed}, "
         f"learning rate {trained.learning_rate:g} (Muon for matrices, AdamW at half of it for norms), "
         f"{trained.seconds / 60:.0f} minutes on {machine}, measurements included; {used}, treespec at "
         f"commit {str(environment['git_hash'])[:8]}."

@@ -53,10 +53,9 @@ def ship(trained: Path, draft: str, name: str, into: Path = FOLDER) -> Path:
             f"{trained / draft} holds no finished draft: `treespec train` goes on with it"
         )
     source = trained / draft / "head"
-    if result.family == "model" or not (source / WEIGHTS).is_file():
+    if result.family not in ("eagle", "eagle3", "block"):
         raise ConfigError(
-            f"{source} has no {WEIGHTS}, or is a draft model: ship a head of the family eagle, eagle3 or "
-            "block"
+            f"{source} is of the family {result.family!r}: ship a head of eagle, eagle3 or block"
         )
     asked = ModelsConfig(target=config.target, draft="none", dtype="float32", passes=None)
     target = load_models(asked).target
@@ -67,11 +66,11 @@ def ship(trained: Path, draft: str, name: str, into: Path = FOLDER) -> Path:
         says = TargetSays(target, HeldOut.load(trained / "held_out.json"))
         coverage = covered(says, kept)
     tensors = {key: short(tensor) for key, tensor in load_file(source / WEIGHTS).items()}
-    folder = into / name
-    write_head(folder, checkpoint.config, tensors)
-    size = (folder / WEIGHTS).stat().st_size
+    folder, size = into / name, sum(tensor.nbytes for tensor in tensors.values())
     environment = parse_json(read_bytes(trained / "results.json", DATA_BYTES))
-    write_whole(folder / "README.md", card(name, config, result, coverage, size, environment))
+    said = card(name, config, result, coverage, size, environment)
+    write_head(folder, checkpoint.config, tensors)
+    write_whole(folder / "README.md", said)
     return folder
 
 

@@ -391,6 +391,11 @@ def _in_ids_of(
     """A draft model in the ids of the target, which has this tokenizer."""
     if other is None:
         return draft
+    if draft.needs_source:
+        raise UnsupportedModel(
+            f"the draft is a {draft.model.config.model_type} model of another tokenizer, which would read "
+            "the source in the target's ids: choose a draft of the target's family"
+        )
     shared = shared_tokens(tokenizer, other, vocab_size, draft.vocab_size)
     translated: Any = Intersection(draft, shared)
     return translated

@@ -89,6 +89,7 @@ class TransformersModel:
         self.max_length = context_length(model.config)
         self._runner = runner(model, finding.route, finding.layout)
         self._embeddings, self._dtype = embedding_count(model), model.dtype
+        self._reads_more = self.vocab_size > self._embeddings
 
     def fresh(
         self, *, vocab_size: int | None = None, runner: Callable[..., TreeRunner] | None = None
@@ -176,6 +177,9 @@ class TransformersModel:
         twin = object.__new__(type(self))
         twin.packed = self.packed
         twin._set_up(model, finding, vocab_size, runner)
+        twin._reads_more |= (
+            self._reads_more
+        )  # a trimmed model has fewer logits, and reads the same ids
         twin.reserve(self._reserved)
         twin._runner.prepare()
         return twin
@@ -233,8 +237,12 @@ class TransformersModel:
             tokens: ids, each once.
 
         Raises:
-            UnsupportedModel: if the head of this model is not a plain matrix.
+            UnsupportedModel: if the head of this model is not a plain matrix, or it is an encoder-decoder.
         """
+        if self.needs_source:
+            raise UnsupportedModel(
+                f"{self.model.config.model_type} models are encoder-decoders, which are not trimmed"
+            )
         key = tuple(tokens.tolist())
         if key not in self._trimmed:
             model = trimmed(self.model, tokens)
@@ -414,7 +422,7 @@ class TransformersModel:
 
     def _embeddable(self, tokens: Tensor) -> Tensor:
         """The tokens, with 0 for ids beyond the embeddings."""
-        if self.vocab_size <= self._embeddings:
+        if not self._reads_more:
             return tokens
         return torch.where(tokens < self._embeddings, tokens, 0)
 

@@ -70,13 +70,19 @@ def block_heads(folder: Path) -> dict[bool, str]:
     """The folders of the causal and of the two-way head of a training.
 
     Raises:
-        ConfigError: if it has not one of each.
+        ConfigError: if it has not just one of each.
     """
     found: dict[bool, str] = {}
     for path in sorted(folder.glob("*/result.json")):
         trained = Trained.read(path.parent)
         if trained is not None and trained.family == "block":
-            found[bool(trained.settings["causal"])] = str(path.parent / "head")
+            causal = bool(trained.settings["causal"])
+            if causal in found:
+                raise ConfigError(
+                    f"{folder} holds several {KINDS[causal]} block heads: train each seed into a folder of "
+                    "its own, and name all folders"
+                )
+            found[causal] = str(path.parent / "head")
     if len(found) < 2:
         raise ConfigError(f"{folder} holds no two finished block heads, a causal and a two-way one")
     return found
@@ -181,8 +187,8 @@ def main(
         columns = {}
         for folder, of_folder in heads.items():
             for causal, head in of_folder.items():
-                with reporter.task(f"{folder.name}: the {KINDS[causal]} head drafts everywhere"):
-                    columns[folder.name, causal] = measured(says, head)
+                with reporter.task(f"{folder}: the {KINDS[causal]} head drafts everywhere"):
+                    columns[str(folder), causal] = measured(says, head)
     except TreespecError as error:
         raise typer.BadParameter(str(error)) from None
     rows = [*side_by_side(columns)]

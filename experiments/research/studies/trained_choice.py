@@ -72,14 +72,14 @@ class Chosen:
 def with_trained(config: Config, folders: list[Path]) -> Config:
     """The config whose trained heads and draft models are those of finished trainings.
 
-    The names are those of the drafts; with several folders (seeds), their folders' names follow.
+    The names are those of the drafts; with several folders, these follow.
     """
-    methods = [m for m in config.methods if not (isinstance(m, TreeMethod) and _trained(m))]
+    methods = [m for m in config.methods if not (isinstance(m, TreeMethod) and runs_a_model(m))]
     for folder in folders:
         for path in sorted(folder.glob("*/result.json")):
             found = Trained.read(path.parent)
             assert found is not None
-            name = found.draft if len(folders) == 1 else f"{found.draft} {folder.name}"
+            name = found.label if len(folders) == 1 else f"{found.label} {folder}"
             draft = {"source": found.family, "model": str(path.parent / "head")}
             methods += [
                 TreeMethod.model_validate(
@@ -101,17 +101,13 @@ def sources_of(config: Config) -> dict[str, TreeMethod]:
 
 def runs_a_model(method: TreeMethod) -> bool:
     """Whether a trained head or a draft model of its own drafts."""
-    return _trained(method)
+    own = isinstance(method.draft, ModelDraft) and method.draft.model is not None
+    return own or isinstance(method.draft, TrainedHead)
 
 
 def can_be_recorded(method: TreeMethod) -> bool:
     """Whether one recording serves all its shapes."""
-    return _trained(method) or type(method.draft) not in REASONS
-
-
-def _trained(method: TreeMethod) -> bool:
-    own = isinstance(method.draft, ModelDraft) and method.draft.model is not None
-    return own or isinstance(method.draft, TrainedHead)
+    return runs_a_model(method) or type(method.draft) not in REASONS
 
 
 class Recordings:

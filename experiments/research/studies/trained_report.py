@@ -91,14 +91,14 @@ def checks(
     head, form = max(speeds, key=lambda key: speeds[key])
     of_head = {(p.form, p.drawn): p.name for p in plans if p.source == head}
     drawn = any(drawn for _, drawn in of_head)
-    mine, equal = of_head[form, drawn], of_head["equal", drawn]
+    mine, equal = of_head[form, drawn], of_head.get(("equal", drawn))
     others = list(dict.fromkeys(plan.name for plan in plans if plan.source != head))
     equals = [plan.name for plan in plans if plan.form == "equal" and plan.name in _texts(plans)]
     return {
         "head": mine,
         "faster": {other: speed_ratio(data.totals, mine, other) for other in ("plain", *others)},
         "equal": equal,
-        "keeps": {text: speed_ratio(data.totals, equal, text, "steps") for text in equals},
+        "keeps": {text: speed_ratio(data.totals, equal, text, "steps") for text in equals if equal},
         "explained": [explained(data, mine, other) for other in ("plain", *_texts(plans))],
     }
 

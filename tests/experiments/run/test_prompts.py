@@ -139,6 +139,14 @@ def test_short_texts_are_left_out_on_request():
         read_prompts(source(kind="embedded", least_characters=10**9))
 
 
+def test_of_a_prompt_with_a_source_the_source_must_be_long(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "", "read": "short"}\n{"prompt": "", "read": "long enough"}\n')
+    given = {"kind": "jsonl", "path": str(path), "source": "read", "least_characters": 8}
+    (prompt,) = read_prompts(source(**given))
+    assert prompt.source == "long enough"
+
+
 def test_excerpts_of_embedded_files_are_categories():
     config = source(kind="embedded", excerpts={"beginning": 0, "middle": 50}, tokens=5, count=8)
     files = read_prompts(source(kind="embedded"))

@@ -21,15 +21,15 @@ from treespec.experiments.training.training_run import TrainingRun
 SMALL = (
     *("tokens=512", "length=64", "batch_tokens=128", "vocabulary=512", "texts.files=4"),
     *("held_out.count=2", "metric.positions=24", "metric.every=512"),
-    "drafts=[{family: eagle3, inner: 32, boundaries: [2, 3, 4], steps: 2}]",
+    "drafts=[{family: eagle3, seed: 3, inner: 32, boundaries: [2, 3, 4], steps: 2}]",
 )
 
 
 def test_a_trained_head_is_shipped_with_its_card(tmp_path: Path) -> None:
     trained = tmp_path / "trained"
     (result,) = TrainingRun(load_training("embedded", SMALL), trained, Reporter(None)).run()
-    folder = ship(trained, "eagle3", "embedded-small", tmp_path / "heads")
-    before = load_file(trained / "eagle3" / "head" / "model.safetensors")
+    folder = ship(trained, "eagle3-seed3", "embedded-small", tmp_path / "heads")
+    before = load_file(trained / "eagle3-seed3" / "head" / "model.safetensors")
     after = load_file(folder / "model.safetensors")
     assert before.keys() == after.keys()
     assert after["fc.weight"].dtype == torch.bfloat16
@@ -49,9 +49,16 @@ def test_a_trained_head_is_shipped_with_its_card(tmp_path: Path) -> None:
     versions = json.loads((trained / "results.json").read_text())["versions"]
     lost = f"{100 * (1 - coverage.mass.estimate):.2f} %"
     chain = f"{result.last['tokens_per_step_chain_4']:.3f}"
-    for said in ("512 of the target's 4,096", lost, chain, versions["torch"], "inner: 32"):
+    for said in (
+        "512 of the target's 4,096",
+        lost,
+        chain,
+        versions["torch"],
+        "inner: 32",
+        "seed 3,",
+    ):
         assert said in card, said
     with pytest.raises(InvalidArgument, match="not empty"):
-        ship(trained, "eagle3", "embedded-small", tmp_path / "heads")
+        ship(trained, "eagle3-seed3", "embedded-small", tmp_path / "heads")
     with pytest.raises(ConfigError, match="no finished draft"):
         ship(trained, "block", "embedded-block", tmp_path / "heads")

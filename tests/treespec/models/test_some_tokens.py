@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny_encoder_decoders import encoder_decoder
+from tiny_models import build
 from two_vocabularies import SHARED, draft_table, intersection
 
 from treespec import Law, Sampling, TreeShape, verify
 from treespec.draft import ModelDrafter
+from treespec.errors import UnsupportedModel
 from treespec.models.some_tokens import Intersection, SomeTokens
+from treespec.models.transformers_model import TransformersModel
 from treespec.testing import TabularModel, output_law, random_table, target_law
 
 P = torch.tensor([0.3, 0.4, 0.3], dtype=torch.float64)
@@ -78,3 +82,19 @@ def test_trimmed_rows_keep_the_law():
     )  # fmt: skip
     right = target_law(target, (0, 1), 2, Sampling())
     assert float((found.probs - right).abs().max()) <= 1e-12
+
+
+def test_a_trimmed_model_reads_ids_beyond_its_embeddings_as_the_whole_one_does():
+    whole = TransformersModel(build("llama"), vocab_size=300)
+    beyond = torch.tensor([1, 299, 2])
+    assert whole._embeddings < 299
+    rows = []
+    for model in (whole.fresh(), whole.of_tokens(torch.tensor([0, 5])).fresh()):
+        model.prefill(beyond)
+        rows.append(model.run(torch.tensor([298]), (-1,)).logits[0, [0, 5]])
+    torch.testing.assert_close(*rows)
+
+
+def test_encoder_decoders_are_not_trimmed():
+    with pytest.raises(UnsupportedModel, match="t5 models are encoder-decoders"):
+        TransformersModel(encoder_decoder("t5")).of_tokens(torch.tensor([0, 5]))
