@@ -177,9 +177,8 @@ class TransformersModel:
         twin = object.__new__(type(self))
         twin.packed = self.packed
         twin._set_up(model, finding, vocab_size, runner)
-        twin._reads_more |= (
-            self._reads_more
-        )  # a trimmed model has fewer logits, and reads the same ids
+        # A trimmed model has fewer logits, and reads the same ids.
+        twin._reads_more |= self._reads_more
         twin.reserve(self._reserved)
         twin._runner.prepare()
         return twin
