@@ -12,9 +12,11 @@ from treespec.errors import StaleScores, Unavailable
 from treespec.models.passes.captured_runner import CapturedRunner, Places
 from treespec.models.passes.static_trial import require_static
 from treespec.models.transformers_model import TransformersModel
+from treespec.protocols import Decision
 from treespec.step import Scores
 from treespec.target.model_target import ModelTarget
 from treespec.tree import TokenTree
+from treespec.tree.kept_rows import kept_paths
 
 
 class GraphTarget(ModelTarget):
@@ -57,6 +59,12 @@ class GraphTarget(ModelTarget):
         self._lent = LentScores(scores.logits, scores.features)
         self._runner.lent.append(self._lent)
         return self._lent
+
+    def commit_ahead(self, tree: TokenTree, decision: Decision) -> None:
+        """Move the rows of the path that the device decides on; `commit` follows."""
+        kept = kept_paths(tree.shape, decision.out.device)
+        if kept is not None and self._runner.model.device == kept.device:
+            self._runner.keep_ahead(kept, decision)
 
 
 class LentScores(Scores):

@@ -14,8 +14,8 @@ earlier passes. Such a pass gets the whole tree so far, and the range of nodes t
 This file contains no CUDA graphs: it is an ordinary pass, and runs in Triton's interpreter too.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -124,6 +124,29 @@ class StaticPass:
             return Scores(output.logits[0], self.states.taken())
 
 
+@runtime_checkable
+class Work(Protocol):
+    """Several passes over a tree, and what lies between them, in fixed memory: one graph if captured."""
+
+    model: PreTrainedModel
+    """The model; its device."""
+
+    def run(self) -> Any:
+        """Do it; what is loaded does not change, so it can be repeated."""
+
+
+@runtime_checkable
+class WorkKind(Protocol):
+    """What a work is made for; equal kinds give equal works. Hashable."""
+
+    @property
+    def rows(self) -> int:
+        """Rows behind the committed ones that it writes, padding included."""
+
+    def make(self, cache: TreeCache, new_pass: Callable[[Size], StaticPass]) -> Work:
+        """Make it of new passes over this cache; valid as long as `cache.memory` does not change."""
+
+
 class StaticRunner(TreeRunner):
     """Runs nodes of trees by static passes, one per size; prompts by ordinary passes.
 
@@ -147,6 +170,7 @@ class StaticRunner(TreeRunner):
         super().__init__(model, route, layout)
         self._shared = together
         self._passes: dict[Kind, StaticPass] = {}
+        self._works: dict[WorkKind, Any] = {}
         self._memory: tuple[int, ...] = ()
 
     @torch.inference_mode()
@@ -208,16 +232,48 @@ class StaticRunner(TreeRunner):
         self._forget_memory()
         self._memory = self.cache.memory
 
-    def _static(self, first: int, size: Size) -> StaticPass:
-        """The pass of this size for the features lent, after making room for its rows in the cache."""
+    @torch.inference_mode()
+    def work(self, kind: WorkKind) -> Any:
+        """The work of this kind, after making room for its rows in the cache; made when first asked for.
+
+        Raises:
+            UnsupportedModel: if the model's attention was changed in the meantime.
+        """
+        self._require_route()
+        self._make_room(0, kind.rows)
+        if kind not in self._works:
+            self._works[kind] = kind.make(self.cache, self._new_pass)
+        return self._works[kind]
+
+    @torch.inference_mode()
+    def do(self, kind: WorkKind, work: Work, parents: tuple[int, ...]) -> Any:
+        """Do a work that was loaded; what it returns is lent until the next.
+
+        `parents`: the parent of each row that it writes behind the committed ones.
+        """
+        result = self._do(kind, work)
+        self._parents = parents
+        return result
+
+    def _do(self, kind: WorkKind, work: Work) -> Any:
+        return work.run()
+
+    def _new_pass(self, size: Size) -> StaticPass:
+        return StaticPass(self.model, self.cache, size, self._states)
+
+    def _make_room(self, first: int, rows: int) -> None:
         cache = self.cache
-        cache.begin(first, max(size.rows, size.nodes - first))
+        cache.begin(first, rows)
         if cache.memory != self._memory:
             self._forget_memory()
             self._memory = cache.memory
+
+    def _static(self, first: int, size: Size) -> StaticPass:
+        """The pass of this size for the features lent, after making room for its rows in the cache."""
+        self._make_room(first, max(size.rows, size.nodes - first))
         kind = Kind(size, self._states.states)
         if kind not in self._passes:
-            self._passes[kind] = StaticPass(self.model, cache, size, self._states)
+            self._passes[kind] = self._new_pass(size)
         return self._passes[kind]
 
     def _launch(self, static: StaticPass) -> Scores:
@@ -226,6 +282,7 @@ class StaticRunner(TreeRunner):
     def _forget_memory(self) -> None:
         """Drop everything that is tied to the old addresses of the cache."""
         self._passes.clear()
+        self._works.clear()
 
 
 class _KernelAttention(TreeAttention):
