@@ -78,6 +78,7 @@ class Tape(TorchDispatchMode):
 def taped(monkeypatch):
     """Makes captured runners record tapes on the CPU; returns the tapes. Needs Triton's interpreter."""
     from treespec.models.passes import captured_runner
+    from treespec.models.passes.layers_trial import Trial
     from treespec.target import graph
 
     api = importlib.import_module("attention_masks.tree_attention.api")
@@ -110,6 +111,7 @@ def taped(monkeypatch):
     monkeypatch.setattr(scattered, "scattered_attention", recorded(whole))
     monkeypatch.setattr(captured_runner, "capture", capture)
     monkeypatch.setattr(graph, "_require_cuda", lambda model: None)
+    monkeypatch.setattr(graph, "compiled_layers", lambda model: Trial(None, "taped", 0.0))
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     return tapes

@@ -279,7 +279,8 @@ class _Pool:
     def _larger(self, old: Tensor | None, dim: int, capacity: int, used: int) -> Tensor:
         shape = (len(self.layers), self.shape.batch, self.shape.kv_heads, capacity, dim)
         # Compiled passes may read unwritten rows, which the mask hides; it cannot hide NaN, so fill zeros.
-        new = torch.zeros(shape, dtype=self.shape.dtype, device=self.shape.device)
+        with torch.inference_mode(False):  # compiled layers are for tensors of one mode
+            new = torch.zeros(shape, dtype=self.shape.dtype, device=self.shape.device)
         if old is not None and used:
             new[:, :, :, :used] = old[:, :, :, :used]
         return new

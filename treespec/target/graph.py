@@ -10,6 +10,7 @@ import torch
 
 from treespec.errors import StaleScores, Unavailable
 from treespec.models.passes.captured_runner import CapturedRunner, Places
+from treespec.models.passes.layers_trial import compiled_layers
 from treespec.models.passes.static_trial import require_static
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Decision
@@ -37,14 +38,15 @@ class GraphTarget(ModelTarget):
     are lent until its next pass of that size.
 
     `model`: a model on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). The first
-    target on a model tests whether its pass can be captured (`treespec.models.passes.static_trial`).
+    target on a model tests whether its pass can be captured (`treespec.models.passes.static_trial`) and
+    its layers compiled (`treespec.models.passes.layers_trial`): some seconds for each number of rows.
     """
 
     def __init__(self, model: TransformersModel) -> None:
         _require_cuda(model)
         if model not in _PLACES:
             require_static(model)
-            _PLACES[model] = Places()
+            _PLACES[model] = Places(compiled_layers(model).layers)
         self.model = model.fresh(runner=_PLACES[model].runner)
         runner = self.model.runner
         assert isinstance(runner, CapturedRunner)

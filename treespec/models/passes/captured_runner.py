@@ -2,8 +2,9 @@
 
 A pass over a small tree consists of hundreds of short kernels, and the host takes longer to launch them
 than the device takes to run them. A captured graph launches all of them at once. The captured pass is the
-static pass (`models.passes.static_pass`), which is an ordinary pass and tested as such. Prompts are not
-captured, since their lengths differ and their kernels are long.
+static pass (`models.passes.static_pass`), which is an ordinary pass and tested as such; its layers are
+compiled first if they can be (`compiled_layers`), so that there are fewer kernels to launch. Prompts are
+not captured, since their lengths differ and their kernels are long.
 
 A graph is tied to the addresses of the cache that it was captured with. So a `Place` holds a cache together
 with its graphs, and is reused once its runner no longer exists: one target or drafter per prompt captures
@@ -37,6 +38,7 @@ from attention_masks import topology
 from treespec.errors import UnsupportedModel
 from treespec.features import Features
 from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.passes.compiled_layers import CompiledLayers
 from treespec.models.passes.static_joined import StaticJoinedPass, StaticTogether
 from treespec.models.passes.static_pass import Kind, StaticPass, StaticRunner, Work, WorkKind
 from treespec.models.passes.static_trial import require_joined
@@ -104,9 +106,16 @@ class CapturedTogether(StaticTogether):
 
 
 class Places:
-    """Makes the captured runners of a model, and reuses the places of runners that no longer exist."""
+    """Makes the captured runners of a model, and reuses the places of runners that no longer exist.
 
-    def __init__(self) -> None:
+    Args:
+        layers: the layers of the model as compiled code; by default they are captured operation by
+        operation.
+            Passes over several texts are not compiled.
+    """
+
+    def __init__(self, layers: CompiledLayers | None = None) -> None:
+        self.layers = layers
         self._idle: list[Place] = []
         self.needed: defaultdict[int, set[Kind]] = defaultdict(set)
         """The passes that runners of the model have needed so far, by the rows that were reserved for their
@@ -177,7 +186,7 @@ class CapturedRunner(StaticRunner):
         place: Place,
         places: Places,
     ) -> None:
-        super().__init__(model, route)
+        super().__init__(model, route, layers=places.layers)
         self._places, self._needed = places, places.needed
         self.place, self.cache = place, place.cache
         self.lent = place.lent

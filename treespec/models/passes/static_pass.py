@@ -15,6 +15,7 @@ This file contains no CUDA graphs: it is an ordinary pass, and runs in Triton's 
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -29,6 +30,7 @@ from treespec.errors import InvalidTree
 from treespec.models.attention import TreeAttention
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
+from treespec.models.passes.compiled_layers import CompiledLayers
 from treespec.models.passes.static_joined import StaticTogether
 from treespec.models.passes.static_sizes import Size, size_of
 from treespec.models.routes import Route
@@ -57,18 +59,27 @@ class StaticPass:
         cache: a cache with allocated rows. The pass is valid as long as `cache.memory` does not change.
         size: capacity of the pass.
         states: the features that it returns.
+        layers: the layers of the model as compiled code; by default they run operation by operation.
     """
 
     def __init__(
-        self, model: PreTrainedModel, cache: TreeCache, size: Size, states: HiddenStates
+        self,
+        model: PreTrainedModel,
+        cache: TreeCache,
+        size: Size,
+        states: HiddenStates,
+        layers: CompiledLayers | None = None,
     ) -> None:
         self.model, self.cache, self.size, self.states = model, cache, size, states
+        self._layers = layers
         self._cache_argument = cache_argument(model)
         device = model.device
-        self.input_ids = torch.zeros(1, size.rows, dtype=torch.long, device=device)
-        self.arrays = PassArrays.empty(1, size.rows, size.nodes, device)
-        self._index = torch.arange(size.rows, device=device)
-        self._attention = _KernelAttention(BufferedPass(self.arrays, cache.capacity))
+        with torch.inference_mode(False):  # compiled code is for tensors of one mode
+            self.input_ids = torch.zeros(1, size.rows, dtype=torch.long, device=device)
+            self.arrays = PassArrays.empty(1, size.rows, size.nodes, device)
+            self._index = torch.arange(size.rows, device=device)
+        self._tree = BufferedPass(self.arrays, cache.capacity)
+        self._attention = _KernelAttention(self._tree)
 
     @property
     def kind(self) -> Kind:
@@ -113,7 +124,8 @@ class StaticPass:
         arrays, rows = self.arrays.buffer[0].long(), self.size.rows
         prefix_len, first = arrays[0], arrays[HEADER]
         depths = arrays[HEADER + 2 * rows : HEADER + 3 * rows]  # 0 for padding
-        with self.cache.static(self._index + prefix_len + first), self.states.watched():
+        slots = self._index + prefix_len + first
+        with self.cache.static(slots), self._compiled(), self.states.watched():
             output = self.model(
                 input_ids=self.input_ids,
                 position_ids=(depths + prefix_len)[None],
@@ -122,6 +134,10 @@ class StaticPass:
                 treespec_pass=self._attention,
             )
             return Scores(output.logits[0], self.states.taken())
+
+    def _compiled(self) -> AbstractContextManager[None]:
+        layers = self._layers
+        return nullcontext() if layers is None else layers.standing_in(self.cache, self._tree)
 
 
 @runtime_checkable
@@ -166,8 +182,10 @@ class StaticRunner(TreeRunner):
         route: Route,
         layout: Sequence[LayerShape | None] = (),
         together: StaticTogether | None = None,
+        layers: CompiledLayers | None = None,
     ) -> None:
         super().__init__(model, route, layout)
+        self._layers = layers
         self._shared = together
         self._passes: dict[Kind, StaticPass] = {}
         self._works: dict[WorkKind, Any] = {}
@@ -259,7 +277,7 @@ class StaticRunner(TreeRunner):
         return work.run()
 
     def _new_pass(self, size: Size) -> StaticPass:
-        return StaticPass(self.model, self.cache, size, self._states)
+        return StaticPass(self.model, self.cache, size, self._states, self._layers)
 
     def _make_room(self, first: int, rows: int) -> None:
         cache = self.cache
