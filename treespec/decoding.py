@@ -1,6 +1,6 @@
 """The decoding loop: draft, verify, accept, commit. Nothing flows back except through `commit`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,12 +18,23 @@ from treespec.errors import (
     NonFiniteLogits,
 )
 from treespec.features import lend, prefill, reads_of
-from treespec.protocols import Coins, Drafter, Observer, ReadsTarget, Target, Verifier
+from treespec.protocols import (
+    Coins,
+    CommitsAhead,
+    DecidesAhead,
+    Drafter,
+    Observer,
+    ReadsTarget,
+    Rows,
+    Target,
+    Verifier,
+)
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.rows import rows_of_text
 from treespec.step import Step, Verdict
 from treespec.stopping import Stop
 from treespec.tree import TokenTree
+from treespec.tree.unread_tree import UnreadTree
 
 
 class NullObserver:
@@ -151,11 +162,11 @@ def _steps(
                 scores = target.score(tree)
             with watch.stage("accept"):
                 rows = rows_of(tree, scores.logits, ids)
-                verdict = verifier(tree, rows, coins)
+                verdict = decided(verifier, tree, rows, coins, (target, drafter))
+            instance("the verifier's result", verdict, Verdict, "a Verdict")
+            require_root(tree, ids[-1])
         except NonFiniteLogits as error:
             raise NonFiniteLogits(error.node, error.model, index) from None
-        instance("the verifier's result", verdict, Verdict, "a Verdict")
-        require_root(tree, ids[-1])
         kept = []
         for token in (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus):
             kept.append(token)
@@ -171,9 +182,31 @@ def _steps(
         index += 1
 
 
+def decided(
+    verifier: Verifier, tree: TokenTree, rows: Rows, coins: Coins, parts: Sequence[object]
+) -> Verdict:
+    """The verdict of a rule; on a device, cached rows are moved before the host knows it.
+
+    The host waits for the device once, and by then everything that the step needs of it is under way.
+
+    `parts`: target and drafter. Those that can move rows by a decision on the device do so.
+    """
+    decision = (
+        verifier.decide_ahead(tree, rows, coins) if isinstance(verifier, DecidesAhead) else None
+    )
+    if decision is None:
+        return verifier(tree, rows, coins)
+    for part in parts:
+        if isinstance(part, CommitsAhead):
+            part.commit_ahead(tree, decision)
+    return decision.verdict()
+
+
 def require_ids(tree: Any, vocabulary: int) -> None:
     """Refuse a drafted tree with token ids outside the target's vocabulary, before the target scores it."""
     instance("the drafter's proposal", tree, TokenTree, "a TokenTree")
+    if isinstance(tree, UnreadTree) and tree.is_unread and tree.ids_below <= vocabulary:
+        return  # they are, by the way in which they were chosen; reading them would wait
     ids = tree.token_ids
     if min(ids) < 0 or max(ids) >= vocabulary:
         node = next(node for node, token in enumerate(ids) if not 0 <= token < vocabulary)

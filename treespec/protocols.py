@@ -12,6 +12,9 @@ from treespec.tree import Law, TokenTree, TreeShape
 
 __all__ = [
     "Coins",
+    "CommitsAhead",
+    "DecidesAhead",
+    "Decision",
     "Drafter",
     "Growth",
     "MarginalGrowth",
@@ -274,6 +277,40 @@ class Verifier(Protocol):
 
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         """Decide which path is accepted, and the bonus token after it."""
+
+
+@runtime_checkable
+class Decision(Protocol):
+    """A decision that is under way on a device."""
+
+    out: Int[Tensor, "4"]
+    """On the device: 0 if the verdict stands (else the host must decide), and the last node of the path."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether the verdict is that of the device; valid after `verdict`."""
+
+    def verdict(self) -> Verdict:
+        """Wait for the device, and return what it decided; by the rule itself if it could not."""
+
+
+@runtime_checkable
+class DecidesAhead(Protocol):
+    """A verifier that can decide on the device without waiting for it."""
+
+    def decide_ahead(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Decision | None:
+        """Launch the decision; None if these arguments must be decided by an ordinary call."""
+
+
+@runtime_checkable
+class CommitsAhead(Protocol):
+    """A target or drafter that can move cached rows by a decision that only the device knows."""
+
+    def commit_ahead(self, tree: TokenTree, decision: Decision, /) -> None:
+        """Move the rows of the path next to the committed ones; `commit` follows, with the verdict.
+
+        On the device nothing may move if the decision does not stand.
+        """
 
 
 @runtime_checkable

@@ -4,12 +4,15 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int32
 from torch import Tensor
 
 from attention_masks._inputs import checked_prefix_len, checked_rows
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.pass_arrays import PassArrays, fill
+
+COUNTERS = 4096
+"""Number of counters of a pass: one for each block of rows of a key head of a sequence."""
 
 
 class AnyPass:
@@ -28,6 +31,7 @@ class AnyPass:
     def __init__(self) -> None:
         self._arrays: dict[torch.device, PassArrays] = {}
         self._scratch: dict[torch.device, Tensor] = {}
+        self._counters: dict[torch.device, Tensor] = {}
 
     def key_counts(self, batch: int) -> list[int]:
         """Number of slots that each sequence of a batch uses, as far as the host knows."""
@@ -48,6 +52,14 @@ class AnyPass:
                 memory = torch.empty(numbers, dtype=torch.float32, device=device)
             self._scratch[device] = memory
         return memory[:numbers]
+
+    def counters(self, device: torch.device) -> Int32[Tensor, " counters"]:
+        """Zeros by which programs find out which is the last; each launch leaves them zero again."""
+        if device not in self._counters:
+            with torch.inference_mode(False):
+                zeros = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+            self._counters[device] = zeros
+        return self._counters[device]
 
     def _make_arrays(self) -> PassArrays:
         raise NotImplementedError

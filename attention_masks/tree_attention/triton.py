@@ -95,7 +95,9 @@ def triton(
     arrays = tree_pass.arrays(q.device)
     # If the batch shares one tree, every sequence reads the same line.
     line = arrays.buffer.stride(0) if arrays.buffer.shape[0] > 1 else 0
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    # The heads of a row are neighbours, as the product after the attention reads them.
+    by_row = torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format)
+    out = by_row.transpose(1, 2)
     part, lse = q, q  # neither read nor written
     if count > 1:
         lines = columns * count * rows * group

@@ -219,4 +219,6 @@ def _passes(passes: Mapping[str, Any]) -> str:
         copies = f"copies of weights: {packed:.0f} MiB for all methods"
         text += f"; {copies if packed else 'no additional copies of weights'}"
         text += f"; {unpacked})" if (unpacked := passes.get("unpacked")) else ")"
+    elif uncompiled := passes.get("uncompiled"):
+        text += f" (layers not compiled: {uncompiled})"
     return text + (f" ({passes['why']})" if passes.get("why") else "")

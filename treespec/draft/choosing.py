@@ -17,7 +17,7 @@ from treespec.draft.levels import Head, Level, Levels
 from treespec.kernels.drawn_children import best_children, drawn_children
 from treespec.protocols import Coins
 from treespec.sampling.children import LEAST_TOKENS_FOR_TOPK, require_children
-from treespec.sampling.coins import TorchCoins
+from treespec.sampling.coins import GivenUniforms, TorchCoins
 from treespec.sampling.distributions import Sampling, require_finite
 from treespec.tree import Law
 
@@ -49,13 +49,17 @@ def _is_temperature_only(sampling: Sampling) -> bool:
 class TensorHead:
     """Chooses the children of a level by torch operations, on any device."""
 
-    def __init__(self, law: Law, sampling: Sampling, coins: Coins) -> None:
+    def __init__(self, law: Law, sampling: Sampling, coins: Coins | GivenUniforms) -> None:
         self.law, self._sampling = law, sampling
         # Rows that `Sampling` itself makes of finite logits need no check; the extremes of all logits,
         # read at the end, show whether they were finite.
-        self._unchecked = type(coins) is TorchCoins and type(sampling) is Sampling
-        draws_unchecked = isinstance(coins, TorchCoins) and self._unchecked
-        self._draw = coins.draw_unseen if draws_unchecked else coins.draw_many
+        ours = type(coins) in (TorchCoins, GivenUniforms)  # subclasses may behave differently
+        self._unchecked = ours and type(sampling) is Sampling
+        see_rows = isinstance(coins, TorchCoins) and not self._unchecked
+        if isinstance(coins, TorchCoins | GivenUniforms) and not see_rows:
+            self._draw = coins.draw_unseen
+        else:
+            self._draw = coins.draw_many
         self._probs: list[Tensor] = []
         self._extremes: list[Tensor] = []
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,9 +22,11 @@ from treespec.draft.growth import (
 )
 from treespec.draft.levels import draft_levels, levels_of
 from treespec.draft.nothing import NoDrafter
+from treespec.draft.static_draft import DraftKind, draft_at_once, static_kind
 from treespec.errors import InvalidTree
 from treespec.protocols import (
     Coins,
+    Decision,
     Drafter,
     Growth,
     MarginalGrowth,
@@ -72,7 +75,7 @@ class ModelDrafter:
         sampling: Sampling,
         observer: Observer | None = None,
     ) -> None:
-        self.model = processed(model.fresh(), sampling)
+        self.model: Any = processed(model.fresh(), sampling)
         self.law, self.sampling = Law.of(law), sampling
         self.given = model
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
@@ -88,6 +91,7 @@ class ModelDrafter:
         self._stage = nullcontext if observer is None else observer.stage
         self._pending: list[int] = []
         self._rows: dict[int, int] = {}
+        self._at_once: tuple[TokenTree, DraftKind] | None = None
 
     @property
     def max_depth(self) -> int:
@@ -117,9 +121,14 @@ class ModelDrafter:
                 are not a tree, or omit some of the drawn nodes.
         """
         if isinstance(self.growth, StaticGrowth) and self.growth.shape.depth:
+            committed = [*self._pending, self._root]
+            kind = self._static_kind(self.growth.shape, coins, len(committed))
+            if kind is not None:
+                tree, self._rows = draft_at_once(self.model, kind, committed, coins)
+                self._at_once = tree, kind
+                return self._vouched(tree)
             levels = levels_of(self.growth.shape, self._device)
             head = head_of(self.model, levels, self.law, self.sampling, coins)
-            committed = [*self._pending, self._root]
             tree, self._rows = draft_levels(
                 levels, self.model, head, committed, self._device, self._stage
             )
@@ -150,6 +159,12 @@ class ModelDrafter:
                 }
         rows = drawn.stacked(shape)
         return self._vouched(TokenTree.of(shape, tokens, rows, self.law, self._device))
+
+    def _static_kind(self, shape: TreeShape, coins: Coins, committed: int) -> DraftKind | None:
+        """The static draft of this tree, unless an observer is to see each level."""
+        if self._stage is not nullcontext:
+            return None
+        return static_kind(self.model, shape, self.law, self.sampling, coins, committed)
 
     def _over_chain(self, growth: MarginalGrowth, coins: Coins) -> TokenTree:
         """The tree that a growth builds from the rows along the chain of best tokens."""
@@ -273,6 +288,14 @@ class ModelDrafter:
         self._rows = passes.rows
         return {node: drawn.row(node) for node in wanted}
 
+    def commit_ahead(self, tree: TokenTree, decision: Decision) -> None:
+        """Move the rows of the path that the device decides on, if the tree was drafted there."""
+        if self._at_once is None or self._at_once[0] is not tree:
+            return
+        kept = self._at_once[1].kept
+        if kept is not None and kept.device == decision.out.device:
+            self.model.keep_ahead(kept, decision)
+
     def commit(self, step: Step) -> None:
         """Keep the rows that the model ran for committed tokens; the other tokens become pending."""
         path = (step.tree.token_ids[node] for node in step.verdict.path)
@@ -281,7 +304,7 @@ class ModelDrafter:
         pending_rows = list(range(len(self._pending))) if ran else []
         self.model.keep(pending_rows + ran)
         self._pending = tokens[len(pending_rows) + len(ran) :]
-        self._root, self._rows = step.verdict.bonus, {}
+        self._root, self._rows, self._at_once = step.verdict.bonus, {}, None
 
 
 def make_drafter(

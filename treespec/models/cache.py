@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from attention_masks.commit_rows import RowMover
+from treespec.protocols import Decision
 
 FIRST_CAPACITY = 256
 """Rows allocated at first, unless more are needed."""
@@ -61,6 +62,7 @@ class TreeCache(Cache):
         self.least = 0
         """Least capacity of an allocation; the capacity doubles when more is needed."""
         self.slots: Int[Tensor, " T"] | None = None
+        self._ahead: Decision | None = None
         self._capacity = 0
         self._pools: list[_Pool] = []
         layers = [TreeLayer(self) for _ in layout]
@@ -148,13 +150,29 @@ class TreeCache(Cache):
         are not moved.
         """
         in_place = next((i for i, node in enumerate(nodes) if node != i), len(nodes))
-        if in_place < len(nodes):
+        moved, self._ahead = self._ahead is not None and self._ahead.stands, None
+        if in_place < len(nodes) and not moved:
             for pool in self._pools:
                 pool.move([self.length + node for node in nodes[in_place:]], self.length + in_place)
         self.length += len(nodes)
         self.start = self.end = self.length
 
+    def keep_ahead(self, kept: Int[Tensor, "N D"], decision: Decision) -> None:
+        """Move the rows that a decision on the device keeps, before the host knows it; `keep` follows.
+
+        Args:
+            kept: for each node that can be the last of the path, what `keep` will get, -1 behind it.
+            decision: nothing moves, neither here nor on the device, if it will not stand.
+        """
+        refused, node = decision.out[:1], decision.out[1:2]
+        rows = kept.index_select(0, node)[0]
+        source = torch.where((refused == 0) & (rows >= 0), rows + self.length, -1)
+        for pool in self._pools:
+            pool.move_ahead(source, self.length)
+        self._ahead = decision
+
     def reset(self) -> None:
+        self._ahead = None
         self.length = self.start = self.end = 0
 
     def release(self) -> None:
@@ -252,10 +270,17 @@ class _Pool:
         if self._mover is not None:
             self._mover(sources, target)
 
+    def move_ahead(self, sources: Int[Tensor, " D"], target: int) -> None:
+        """As `move`, with rows that only the device knows; those at the end are -1 and stay."""
+        if self._mover is not None:
+            # Only on a CPU, where this reads numbers, are sources checked, and so -1 refused.
+            self._mover(sources[sources >= 0] if sources.is_cpu else sources, target)
+
     def _larger(self, old: Tensor | None, dim: int, capacity: int, used: int) -> Tensor:
         shape = (len(self.layers), self.shape.batch, self.shape.kv_heads, capacity, dim)
         # Compiled passes may read unwritten rows, which the mask hides; it cannot hide NaN, so fill zeros.
-        new = torch.zeros(shape, dtype=self.shape.dtype, device=self.shape.device)
+        with torch.inference_mode(False):  # compiled layers are for tensors of one mode
+            new = torch.zeros(shape, dtype=self.shape.dtype, device=self.shape.device)
         if old is not None and used:
             new[:, :, :, :used] = old[:, :, :, :used]
         return new

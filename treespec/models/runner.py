@@ -16,6 +16,7 @@ from treespec.models.hidden_states import HiddenStates
 from treespec.models.joined_cache import joined
 from treespec.models.routes import Route
 from treespec.models.waiting import Nodes
+from treespec.protocols import Decision
 from treespec.step import Scores
 
 
@@ -159,6 +160,11 @@ class TreeRunner:
             parent = node
         self.cache.keep(nodes)
         self._parents = ()
+
+    @torch.inference_mode()
+    def keep_ahead(self, kept: Int[Tensor, "N D"], decision: Decision) -> None:
+        """Move rows by a decision on the device; see `TreeCache.keep_ahead`."""
+        self.cache.keep_ahead(kept, decision)
 
     def _require_nodes(self, count: int, size: int, first: int) -> None:
         if size != first + count or not 0 <= first <= len(self._parents):

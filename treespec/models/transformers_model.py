@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -30,6 +31,7 @@ from treespec.models.variants.shortened import shortened
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.models.variants.trimmed import trimmed
 from treespec.models.waiting import Nodes, run_or_wait
+from treespec.protocols import Decision
 from treespec.step import Scores
 
 
@@ -306,6 +308,16 @@ class TransformersModel:
         return self._runner
 
     @property
+    def repeats(self) -> Any:
+        """The runner, if it can run several passes as one (`StaticRunner.work`); else None."""
+        return self._runner if hasattr(self._runner, "work") else None
+
+    @property
+    def readable_tokens(self) -> int | None:
+        """Number of tokens that it has embeddings of, if its rows have more; others are read as 0."""
+        return self._embeddings if self._reads_more else None
+
+    @property
     def device(self) -> torch.device:
         """The device on which tokens must be."""
         return self.model.device
@@ -402,6 +414,13 @@ class TransformersModel:
             InvalidTree: if the nodes are not such a path, or have not been run.
         """
         self._runner.keep(nodes)
+
+    def keep_ahead(self, kept: Int[Tensor, "N D"], decision: Decision) -> None:
+        """Move rows by a decision that only the device knows; `keep` follows with what it was.
+
+        `kept`: for each node that can be the last of the path, the nodes to keep, -1 behind them.
+        """
+        self._runner.keep_ahead(kept, decision)
 
     @contextmanager
     def as_transformers(self) -> Iterator[PreTrainedModel]:

@@ -136,22 +136,70 @@ class TorchCoins:
 
     def _drawn(self, probabilities: Tensor, k: int, law: Law, first_draw: _Draw) -> Tensor:
         """k children of each row by a law; `first_draw` draws the first child that is not chosen."""
-        k = require_children(k, probabilities.shape[-1], law, least=1)
-        children = chosen_children(probabilities, k, law)
-        rows, chosen = probabilities.shape[0], children.shape[1]
-        if k == chosen:
-            return children
-        numbers = self.uniforms(rows * (k - chosen))
-        uniforms = on_device(numbers, torch.float64, probabilities.device).view(rows, k - chosen)
-        if law is Law.IID:  # all children share the cumulative sums
-            return first_draw(probabilities, uniforms)
-        for i in range(k - chosen):
-            row = next_child(probabilities, children, law)
-            # `next_child` maps distributions to distributions: only the first rows need a check.
-            draw = _unchecked_inverse_cdf if i else first_draw
-            child = draw(row, uniforms[:, i : i + 1])
-            children = torch.cat([children, child], dim=1) if children.shape[1] else child
+
+        def take(count: int) -> Tensor:
+            return on_device(self.uniforms(count), torch.float64, probabilities.device)
+
+        return _children(probabilities, k, law, take, first_draw)
+
+
+class GivenUniforms:
+    """Uniforms that lie in a device's memory already, taken in their order: for drafting without the host.
+
+    They give the tokens that `TorchCoins.draw_unseen` gives for equal numbers.
+
+    Args:
+        uniforms: in [0, 1), in float64, on the device of the rows.
+    """
+
+    def __init__(self, uniforms: Float[Tensor, " U"]) -> None:
+        self._uniforms, self._taken = uniforms, 0
+
+    def draw_unseen(
+        self, probabilities: Float[Tensor, "R V"], k: int, law: Law
+    ) -> Int[Tensor, "R k"]:
+        """See `TorchCoins.draw_unseen`; no row is checked."""
+        return _children(probabilities, k, law, self._take, _unchecked_inverse_cdf)
+
+    def _take(self, count: int) -> Tensor:
+        self._taken += count
+        return self._uniforms[self._taken - count : self._taken]
+
+
+def _children(
+    probabilities: Tensor, k: int, law: Law, take: Callable[[int], Tensor], first_draw: _Draw
+) -> Tensor:
+    """k children of each row by a law.
+
+    `take`: gives the next uniforms. `first_draw`: draws the first child that is not chosen.
+    """
+    k = require_children(k, probabilities.shape[-1], law, least=1)
+    children = chosen_children(probabilities, k, law)
+    rows, chosen = probabilities.shape[0], children.shape[1]
+    if k == chosen:
         return children
+    uniforms = take(rows * (k - chosen)).view(rows, k - chosen)
+    if law is Law.IID:  # all children share the cumulative sums
+        return first_draw(probabilities, uniforms)
+    for i in range(k - chosen):
+        row = next_child(probabilities, children, law)
+        # `next_child` maps distributions to distributions: only the first rows need a check.
+        draw = _unchecked_inverse_cdf if i else first_draw
+        child = draw(row, uniforms[:, i : i + 1])
+        children = torch.cat([children, child], dim=1) if children.shape[1] else child
+    return children
+
+
+def uniforms_needed(children: Sequence[int], law: Law) -> int:
+    """Number of uniforms that a law takes for nodes with so many children each.
+
+    Example:
+        >>> uniforms_needed([3, 1], Law.IID), uniforms_needed([3, 1], Law.TOP_THEN_SAMPLE)
+        (4, 2)
+    """
+    if law is Law.DETERMINISTIC:
+        return 0
+    return len(children) if law is Law.TOP_THEN_SAMPLE else sum(children)
 
 
 def inverse_cdf(

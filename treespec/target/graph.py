@@ -10,11 +10,14 @@ import torch
 
 from treespec.errors import StaleScores, Unavailable
 from treespec.models.passes.captured_runner import CapturedRunner, Places
+from treespec.models.passes.layers_trial import compiled_layers
 from treespec.models.passes.static_trial import require_static
 from treespec.models.transformers_model import TransformersModel
+from treespec.protocols import Decision
 from treespec.step import Scores
 from treespec.target.model_target import ModelTarget
 from treespec.tree import TokenTree
+from treespec.tree.kept_rows import kept_paths
 
 
 class GraphTarget(ModelTarget):
@@ -35,14 +38,15 @@ class GraphTarget(ModelTarget):
     are lent until its next pass of that size.
 
     `model`: a model on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). The first
-    target on a model tests whether its pass can be captured (`treespec.models.passes.static_trial`).
+    target on a model tests whether its pass can be captured (`treespec.models.passes.static_trial`) and
+    its layers compiled (`treespec.models.passes.layers_trial`): some seconds for each number of rows.
     """
 
     def __init__(self, model: TransformersModel) -> None:
         _require_cuda(model)
         if model not in _PLACES:
             require_static(model)
-            _PLACES[model] = Places()
+            _PLACES[model] = Places(compiled_layers(model).layers)
         self.model = model.fresh(runner=_PLACES[model].runner)
         runner = self.model.runner
         assert isinstance(runner, CapturedRunner)
@@ -57,6 +61,12 @@ class GraphTarget(ModelTarget):
         self._lent = LentScores(scores.logits, scores.features)
         self._runner.lent.append(self._lent)
         return self._lent
+
+    def commit_ahead(self, tree: TokenTree, decision: Decision) -> None:
+        """Move the rows of the path that the device decides on; `commit` follows."""
+        kept = kept_paths(tree.shape, decision.out.device)
+        if kept is not None and self._runner.model.device == kept.device:
+            self._runner.keep_ahead(kept, decision)
 
 
 class LentScores(Scores):

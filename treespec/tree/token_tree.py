@@ -61,8 +61,7 @@ class TokenTree:
                 f"not {list(self.tokens.shape)}"
             )
         self._require_draft_probs()
-        if self.tokens.device.type == "cpu":
-            _ = self.token_ids
+        self._read_on_cpu()
 
     @classmethod
     def of(
@@ -90,6 +89,11 @@ class TokenTree:
         if tree.tokens.device.type != "cpu":
             tree.know_token_ids(map(int, ids))
         return tree
+
+    def _read_on_cpu(self) -> None:
+        """Read the ids, and so check them, if that needs no waiting."""
+        if self.tokens.device.type == "cpu":
+            _ = self.token_ids
 
     def _require_draft_probs(self) -> None:
         """Check the presence, type and number of rows, but not the probabilities in them."""

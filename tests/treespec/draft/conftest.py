@@ -4,8 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from taped_passes import make_model, taped
 
 from treespec.draft import ModelDrafter
+
+__all__ = ["make_model", "taped"]
 
 
 class Scripted:

@@ -1,4 +1,4 @@
-"""The captured target, with a tape of the pass's operations instead of a graph (`conftest.Tape`).
+"""The captured target, with a tape of the pass's operations instead of a graph (`taped_passes.Tape`).
 
 Whether a kernel is interpreted is decided when Triton is imported, so this file runs itself in a process
 with TRITON_INTERPRET=1 (`test_through_the_interpreter`).

@@ -92,6 +92,10 @@ class HeadModel(TransformersModel):
         super().run_by(runner, passes)
         self._runner.lend(self.net.recycles)
 
+    @property
+    def repeats(self) -> None:
+        """None: the passes of heads read states, which static drafts do not hand on."""
+
     def fused(self, features: Float[Tensor, "T F H"]) -> Float[Tensor, "T W"]:
         """The states that the head reads, made of the target's features."""
         with torch.inference_mode():

@@ -2,8 +2,9 @@
 
 A pass over a small tree consists of hundreds of short kernels, and the host takes longer to launch them
 than the device takes to run them. A captured graph launches all of them at once. The captured pass is the
-static pass (`models.passes.static_pass`), which is an ordinary pass and tested as such. Prompts are not
-captured, since their lengths differ and their kernels are long.
+static pass (`models.passes.static_pass`), which is an ordinary pass and tested as such; its layers are
+compiled first if they can be (`compiled_layers`), so that there are fewer kernels to launch. Prompts are
+not captured, since their lengths differ and their kernels are long.
 
 A graph is tied to the addresses of the cache that it was captured with. So a `Place` holds a cache together
 with its graphs, and is reused once its runner no longer exists: one target or drafter per prompt captures
@@ -37,8 +38,9 @@ from attention_masks import topology
 from treespec.errors import UnsupportedModel
 from treespec.features import Features
 from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.passes.compiled_layers import CompiledLayers
 from treespec.models.passes.static_joined import StaticJoinedPass, StaticTogether
-from treespec.models.passes.static_pass import Kind, StaticPass, StaticRunner
+from treespec.models.passes.static_pass import Kind, StaticPass, StaticRunner, Work, WorkKind
 from treespec.models.passes.static_trial import require_joined
 from treespec.models.routes import Route
 from treespec.models.waiting import Nodes
@@ -59,6 +61,7 @@ class Place:
         cache: the cache whose rows the graphs write and read.
         passes: passes in fixed memory, by size and features.
         graphs: for each pass, its graph and the memory that it writes scores to.
+        works: several passes as one, by what they are made for, and their graphs in `graphs`.
         memory: addresses of the cache (`TreeCache.memory`) that passes and graphs are tied to.
         side: the stream of warm-ups and captures.
         pool: memory pool of the graphs. Graphs run one at a time, and the scores of each are held, so that
@@ -70,7 +73,8 @@ class Place:
     side: Any
     pool: Any
     passes: dict[Kind, StaticPass] = field(default_factory=dict)
-    graphs: dict[Kind, tuple[Any, Scores]] = field(default_factory=dict)
+    graphs: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
+    works: dict[WorkKind, Any] = field(default_factory=dict)
     memory: tuple[int, ...] = ()
     lent: list[Any] = field(default_factory=list)
 
@@ -102,13 +106,22 @@ class CapturedTogether(StaticTogether):
 
 
 class Places:
-    """Makes the captured runners of a model, and reuses the places of runners that no longer exist."""
+    """Makes the captured runners of a model, and reuses the places of runners that no longer exist.
 
-    def __init__(self) -> None:
+    Args:
+        layers: the layers of the model as compiled code; by default they are captured operation by
+        operation.
+            Passes over several texts are not compiled.
+    """
+
+    def __init__(self, layers: CompiledLayers | None = None) -> None:
+        self.layers = layers
         self._idle: list[Place] = []
         self.needed: defaultdict[int, set[Kind]] = defaultdict(set)
         """The passes that runners of the model have needed so far, by the rows that were reserved for their
         texts (`TransformersModel.reserve`)."""
+        self.works_needed: defaultdict[int, set[WorkKind]] = defaultdict(set)
+        """As `needed`, for several passes as one."""
         self._together: CapturedTogether | None = None
         self._tested = False
 
@@ -173,12 +186,12 @@ class CapturedRunner(StaticRunner):
         place: Place,
         places: Places,
     ) -> None:
-        super().__init__(model, route)
+        super().__init__(model, route, layers=places.layers)
         self._places, self._needed = places, places.needed
         self.place, self.cache = place, place.cache
         self.lent = place.lent
         """What else was lent of the memory that the last pass wrote its scores to."""
-        self._passes, self._memory = place.passes, place.memory
+        self._passes, self._works, self._memory = place.passes, place.works, place.memory
 
     @property
     def together(self) -> CapturedTogether | None:
@@ -234,6 +247,9 @@ class CapturedRunner(StaticRunner):
                 # Any token does: the next pass overwrites its row.
                 static.load(static.input_ids.new_zeros(1), topology((-1,)), 0)
                 self.place.graphs[static.kind] = capture(static, self.place.side, self.place.pool)
+        for kind in self._places.works_needed[least]:
+            if kind.rows <= least and kind not in self.place.graphs:
+                self.place.graphs[kind] = capture(self.work(kind), self.place.side, self.place.pool)
         self.cache.reset()
 
     def _launch(self, static: StaticPass) -> Scores:
@@ -244,6 +260,17 @@ class CapturedRunner(StaticRunner):
         graph, scores = graphs[kind]
         graph.replay()
         return scores
+
+    def _do(self, kind: WorkKind, work: Work) -> Any:
+        self.lent = self.place.lent
+        take_back(self.lent)
+        graphs = self.place.graphs
+        self._places.works_needed[self.cache.least].add(kind)
+        if kind not in graphs:
+            graphs[kind] = capture(work, self.place.side, self.place.pool)
+        graph, result = graphs[kind]
+        graph.replay()
+        return result
 
     def _forget_memory(self) -> None:
         super()._forget_memory()
@@ -269,14 +296,14 @@ class _CopyingRunner(CapturedRunner):
         return [*map(_copied, super().run_together(parts))]
 
 
-def capture(static: StaticPass | StaticJoinedPass, side: Any, pool: Any) -> tuple[Any, Scores]:
+def capture(static: StaticPass | StaticJoinedPass | Work, side: Any, pool: Any) -> tuple[Any, Any]:
     """Capture `static.run`; return the graph and the memory that it writes scores to.
 
     Warm-up and capture share a stream, so that the cuBLAS workspace of the stream is allocated before the
     capture.
 
     Args:
-        static: a loaded pass.
+        static: a loaded pass, or several as one.
         side: the stream of warm-ups and captures.
         pool: memory pool of the graph.
     """

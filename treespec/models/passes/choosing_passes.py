@@ -89,12 +89,14 @@ def _capture(model: TransformersModel, asked: str, draft: bool) -> None:
         )
     # Triton is installed with CUDA only.
     from treespec.models.passes.captured_runner import Places
+    from treespec.models.passes.layers_trial import compiled_layers
     from treespec.models.passes.static_trial import require_static
 
     require_static(model)
-    passes = Passes("captured", asked)
+    layers, why, seconds = compiled_layers(model)
+    passes = Passes("captured", asked, seconds=seconds, uncompiled=why)
     if draft:
-        model.run_by(Places().copying_runner, passes)
+        model.run_by(Places(layers).copying_runner, passes)
     else:  # `GraphTarget` captures the passes itself and lends logits instead of copying them
         model.passes = passes
 

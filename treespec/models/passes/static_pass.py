@@ -14,8 +14,9 @@ earlier passes. Such a pass gets the whole tree so far, and the range of nodes t
 This file contains no CUDA graphs: it is an ordinary pass, and runs in Triton's interpreter too.
 """
 
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +30,7 @@ from treespec.errors import InvalidTree
 from treespec.models.attention import TreeAttention
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
+from treespec.models.passes.compiled_layers import CompiledLayers
 from treespec.models.passes.static_joined import StaticTogether
 from treespec.models.passes.static_sizes import Size, size_of
 from treespec.models.routes import Route
@@ -57,18 +59,27 @@ class StaticPass:
         cache: a cache with allocated rows. The pass is valid as long as `cache.memory` does not change.
         size: capacity of the pass.
         states: the features that it returns.
+        layers: the layers of the model as compiled code; by default they run operation by operation.
     """
 
     def __init__(
-        self, model: PreTrainedModel, cache: TreeCache, size: Size, states: HiddenStates
+        self,
+        model: PreTrainedModel,
+        cache: TreeCache,
+        size: Size,
+        states: HiddenStates,
+        layers: CompiledLayers | None = None,
     ) -> None:
         self.model, self.cache, self.size, self.states = model, cache, size, states
+        self._layers = layers
         self._cache_argument = cache_argument(model)
         device = model.device
-        self.input_ids = torch.zeros(1, size.rows, dtype=torch.long, device=device)
-        self.arrays = PassArrays.empty(1, size.rows, size.nodes, device)
-        self._index = torch.arange(size.rows, device=device)
-        self._attention = _KernelAttention(BufferedPass(self.arrays, cache.capacity))
+        with torch.inference_mode(False):  # compiled code is for tensors of one mode
+            self.input_ids = torch.zeros(1, size.rows, dtype=torch.long, device=device)
+            self.arrays = PassArrays.empty(1, size.rows, size.nodes, device)
+            self._index = torch.arange(size.rows, device=device)
+        self._tree = BufferedPass(self.arrays, cache.capacity)
+        self._attention = _KernelAttention(self._tree)
 
     @property
     def kind(self) -> Kind:
@@ -113,7 +124,8 @@ class StaticPass:
         arrays, rows = self.arrays.buffer[0].long(), self.size.rows
         prefix_len, first = arrays[0], arrays[HEADER]
         depths = arrays[HEADER + 2 * rows : HEADER + 3 * rows]  # 0 for padding
-        with self.cache.static(self._index + prefix_len + first), self.states.watched():
+        slots = self._index + prefix_len + first
+        with self.cache.static(slots), self._compiled(), self.states.watched():
             output = self.model(
                 input_ids=self.input_ids,
                 position_ids=(depths + prefix_len)[None],
@@ -122,6 +134,33 @@ class StaticPass:
                 treespec_pass=self._attention,
             )
             return Scores(output.logits[0], self.states.taken())
+
+    def _compiled(self) -> AbstractContextManager[None]:
+        layers = self._layers
+        return nullcontext() if layers is None else layers.standing_in(self.cache, self._tree)
+
+
+@runtime_checkable
+class Work(Protocol):
+    """Several passes over a tree, and what lies between them, in fixed memory: one graph if captured."""
+
+    model: PreTrainedModel
+    """The model; its device."""
+
+    def run(self) -> Any:
+        """Do it; what is loaded does not change, so it can be repeated."""
+
+
+@runtime_checkable
+class WorkKind(Protocol):
+    """What a work is made for; equal kinds give equal works. Hashable."""
+
+    @property
+    def rows(self) -> int:
+        """Rows behind the committed ones that it writes, padding included."""
+
+    def make(self, cache: TreeCache, new_pass: Callable[[Size], StaticPass]) -> Work:
+        """Make it of new passes over this cache; valid as long as `cache.memory` does not change."""
 
 
 class StaticRunner(TreeRunner):
@@ -143,10 +182,13 @@ class StaticRunner(TreeRunner):
         route: Route,
         layout: Sequence[LayerShape | None] = (),
         together: StaticTogether | None = None,
+        layers: CompiledLayers | None = None,
     ) -> None:
         super().__init__(model, route, layout)
+        self._layers = layers
         self._shared = together
         self._passes: dict[Kind, StaticPass] = {}
+        self._works: dict[WorkKind, Any] = {}
         self._memory: tuple[int, ...] = ()
 
     @torch.inference_mode()
@@ -208,16 +250,48 @@ class StaticRunner(TreeRunner):
         self._forget_memory()
         self._memory = self.cache.memory
 
-    def _static(self, first: int, size: Size) -> StaticPass:
-        """The pass of this size for the features lent, after making room for its rows in the cache."""
+    @torch.inference_mode()
+    def work(self, kind: WorkKind) -> Any:
+        """The work of this kind, after making room for its rows in the cache; made when first asked for.
+
+        Raises:
+            UnsupportedModel: if the model's attention was changed in the meantime.
+        """
+        self._require_route()
+        self._make_room(0, kind.rows)
+        if kind not in self._works:
+            self._works[kind] = kind.make(self.cache, self._new_pass)
+        return self._works[kind]
+
+    @torch.inference_mode()
+    def do(self, kind: WorkKind, work: Work, parents: tuple[int, ...]) -> Any:
+        """Do a work that was loaded; what it returns is lent until the next.
+
+        `parents`: the parent of each row that it writes behind the committed ones.
+        """
+        result = self._do(kind, work)
+        self._parents = parents
+        return result
+
+    def _do(self, kind: WorkKind, work: Work) -> Any:
+        return work.run()
+
+    def _new_pass(self, size: Size) -> StaticPass:
+        return StaticPass(self.model, self.cache, size, self._states, self._layers)
+
+    def _make_room(self, first: int, rows: int) -> None:
         cache = self.cache
-        cache.begin(first, max(size.rows, size.nodes - first))
+        cache.begin(first, rows)
         if cache.memory != self._memory:
             self._forget_memory()
             self._memory = cache.memory
+
+    def _static(self, first: int, size: Size) -> StaticPass:
+        """The pass of this size for the features lent, after making room for its rows in the cache."""
+        self._make_room(first, max(size.rows, size.nodes - first))
         kind = Kind(size, self._states.states)
         if kind not in self._passes:
-            self._passes[kind] = StaticPass(self.model, cache, size, self._states)
+            self._passes[kind] = self._new_pass(size)
         return self._passes[kind]
 
     def _launch(self, static: StaticPass) -> Scores:
@@ -226,6 +300,7 @@ class StaticRunner(TreeRunner):
     def _forget_memory(self) -> None:
         """Drop everything that is tied to the old addresses of the cache."""
         self._passes.clear()
+        self._works.clear()
 
 
 class _KernelAttention(TreeAttention):

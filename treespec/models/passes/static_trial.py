@@ -103,7 +103,7 @@ def _error(model: TransformersModel) -> float:
         in_parts.append(static.run(nodes, PARENTS[:end], first).logits.double())
         with NoHostReads(), _no_synchronisation(model.device):
             static.run(nodes, PARENTS[:end], first)
-    return max(_distance(in_one_pass, expected), _distance(torch.cat(in_parts), expected))
+    return max(distance(in_one_pass, expected), distance(torch.cat(in_parts), expected))
 
 
 def require_joined(
@@ -135,7 +135,7 @@ def require_joined(
             expected = ordinary[0].run_together([*zip(ordinary, nodes, strict=True)])
             found = static[0].run_together([*zip(static, nodes, strict=True)])
             for mine, right in zip(found, expected, strict=True):
-                errors.append(_distance(mine.logits.double(), right.logits.double()))
+                errors.append(distance(mine.logits.double(), right.logits.double()))
             with NoHostReads(), _no_synchronisation(model.device):
                 static[0].run_together([*zip(static, nodes, strict=True)])
     except torch.OutOfMemoryError:
@@ -151,7 +151,7 @@ def require_joined(
         )
 
 
-def _distance(logits: Float[Tensor, "N V"], expected: Float[Tensor, "N V"]) -> float:
+def distance(logits: Float[Tensor, "N V"], expected: Float[Tensor, "N V"]) -> float:
     """Largest distance between centred rows, relative to the norm of the expected row."""
     expected, logits = (x - x.mean(-1, keepdim=True) for x in (expected, logits))
     return float(((logits - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)).max())

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from treespec.errors import Unavailable
 from treespec.kernels.drawn_children import DTYPES
 from treespec.kernels.walked_tree import walked_tree
 from treespec.protocols import Coins, Rows, Verifier
@@ -13,6 +14,7 @@ from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.verify.chain import chain
+from treespec.verify.engine.on_device import on_device
 from treespec.verify.engine.on_host import on_host
 from treespec.verify.engine.wrapped import WrappedRule, plan_of
 from treespec.verify.greedy import greedy
@@ -94,7 +96,10 @@ def by_kernel(rule: Rule) -> ByKernel:
 
 
 def verifier_for(rule: Rule, target: Any) -> Verifier:
-    """The cheapest verifier for a target: `by_kernel` if its passes are compiled, else `on_host`.
+    """The cheapest verifier for a target.
+
+    `by_kernel` if its passes are compiled; on CUDA `on_device`, if the rule has a kernel there; else
+    `on_host`.
 
     Args:
         rule: the acceptance rule.
@@ -104,7 +109,15 @@ def verifier_for(rule: Rule, target: Any) -> Verifier:
     Raises:
         InvalidArgument: if `rule` is not a rule.
     """
-    return by_kernel(rule) if getattr(target, "draws_by_kernel", False) else on_host(rule)
+    if getattr(target, "draws_by_kernel", False):
+        return by_kernel(rule)
+    device = getattr(target, "device", None)
+    if getattr(device, "type", None) == "cuda":
+        try:
+            return on_device(rule)
+        except Unavailable:
+            return on_host(rule)
+    return on_host(rule)
 
 
 def _kernel_can_decide(kind: str, tree: Any, rows: Any, coins: Any) -> bool:

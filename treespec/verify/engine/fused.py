@@ -18,6 +18,7 @@ from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.tree.probabilities import no_distributions
 from treespec.tree.shape import TreeShape
+from treespec.tree.unread_tree import settle, unread
 from treespec.verify.chain import chain
 from treespec.verify.checked import TargetRows, require_width
 from treespec.verify.engine.wrapped import WrappedRule, plan_of
@@ -85,6 +86,17 @@ class Fused(WrappedRule):
                 that do not reveal their uniforms.
             TreespecError: whatever the rule itself raises.
         """
+        launched = self.decide_ahead(tree, target_probs, coins)
+        return self.rule(tree, target_probs, coins) if launched is None else launched.verdict()
+
+    def decide_ahead(
+        self, tree: TokenTree, target_probs: Rows, coins: Coins, /
+    ) -> "Launched | None":
+        """Launch the kernel without waiting for it; None if the rule must decide.
+
+        Raises:
+            Unavailable, TreespecError: see the call.
+        """
         TargetRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
         rule, plain, shape = self.rule, _plain(self.rule), tree.shape
         if not isinstance(coins, _Stream):
@@ -110,7 +122,7 @@ class Fused(WrappedRule):
             )
         require_width(tree, vocabulary)
         if not tree.is_vouched and not tree.look_at_rows():
-            return rule(tree, target_probs, coins)
+            return None
         kind, draft_probs = _KINDS[plain], self._draft_probs(tree, device)
         wide = rows.values.dtype if rows.kind == "PROBS" else torch.float32
         if draft_probs is not None:
@@ -142,13 +154,7 @@ class Fused(WrappedRule):
                 BLOCK=block,
                 **options(block),
             )
-            refused, node, bonus, used = out.tolist()  # the synchronisation
-        if refused:
-            # The rule raises the error. If only rounding, or a NaN that the rule does not read, made the
-            # kernel refuse, the rule decides.
-            return rule(tree, target_probs, coins)
-        coins.skip(used)
-        return Verdict(shape.path(node), bonus)
+        return Launched(rule, tree, target_probs, coins, out)
 
     def _draft_probs(self, tree: TokenTree, device: torch.device) -> Float[Tensor, "M V"] | None:
         """The draft distributions that the kernel reads; None if the rule reads none."""
@@ -163,6 +169,44 @@ class Fused(WrappedRule):
 
     def __repr__(self) -> str:
         return f"fused({self.rule})"
+
+
+class Launched:
+    """A decision that the kernel is making.
+
+    Args:
+        rule: decides if the kernel refuses.
+        tree, rows, coins: its arguments.
+        out: what the kernel writes: whether it refused, the last node of the path, the bonus, and the
+            number of uniforms used.
+    """
+
+    def __init__(
+        self, rule: Rule, tree: TokenTree, rows: Rows, coins: Any, out: Int[Tensor, "4"]
+    ) -> None:
+        self._rule, self._tree, self._rows, self._coins, self.out = rule, tree, rows, coins, out
+        self.stands = False
+        """Whether the verdict is the kernel's; valid after `verdict`."""
+
+    def verdict(self) -> Verdict:
+        """Wait for the device, once, and return the verdict; ids of the tree are read along with it.
+
+        Raises:
+            TreespecError: whatever the rule raises, if the kernel refused.
+        """
+        tree, more = self._tree, unread(self._tree)
+        numbers = self.out
+        if more is not None and more.device == numbers.device:
+            numbers = torch.cat([numbers.long(), more])
+        refused, node, bonus, used, *ids = numbers.tolist()  # the synchronisation
+        settle(tree, ids)
+        if refused:
+            # The rule raises the error. If only rounding, or a NaN that the rule does not read, made the
+            # kernel refuse, the rule decides.
+            return self._rule(tree, self._rows, self._coins)
+        self.stands = True
+        self._coins.skip(used)
+        return Verdict(tree.shape.path(node), bonus)
 
 
 def fused(rule: Rule, *, block: int = BLOCK) -> Fused:

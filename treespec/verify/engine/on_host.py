@@ -11,6 +11,7 @@ from treespec.protocols import Coins, Rows
 from treespec.sampling.distributions import SampledRows
 from treespec.step import Verdict
 from treespec.tree import TokenTree
+from treespec.tree.unread_tree import settle, unread
 from treespec.verify.checked import TargetRows
 from treespec.verify.engine.wrapped import WrappedRule
 from treespec.verify.rule import Rule
@@ -28,7 +29,9 @@ class OnHost(WrappedRule):
             TreespecError: whatever the rule itself raises.
         """
         TargetRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
-        drafted = [tensor for tensor in (tree.tokens, tree.draft_probs) if tensor is not None]
+        more = unread(tree)  # the ids, and whether they are sound
+        tokens = tree.tokens if more is None else more
+        drafted = [tensor for tensor in (tokens, tree.draft_probs) if tensor is not None]
         if not isinstance(target_probs, SampledRows | Tensor):
             if _accelerators(drafted):
                 raise Unavailable(
@@ -46,6 +49,9 @@ class OnHost(WrappedRule):
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()
         draft_probs = host[2] if tree.draft_probs is not None else None
+        if more is not None:
+            settle(tree, host[1].tolist())
+            host[1] = host[1][: tree.shape.size]
         # Keep the laws, so that the tree on the host equals this tree.
         copied = TokenTree(tree.shape, host[1], draft_probs, tree.law)
         copied = copied.vouched() if tree.is_vouched else copied

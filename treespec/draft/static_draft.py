@@ -1,0 +1,222 @@
+"""A whole tree of a fixed shape drafted on the device: all levels as one function over fixed memory.
+
+By levels (`treespec.draft.levels`), the host launches each pass and what lies between passes. Here one
+function does it all: pending tokens and root, softmax, children by the law from uniforms in memory, their
+tokens into the next pass, and so on to the last level. It is an ordinary function, which runs on a CPU as
+it is; on CUDA a captured runner captures it as one graph for each shape, law, setting and number of pending
+tokens. The host copies one small buffer there (prefix length, committed tokens, uniforms) and
+launches one graph; the tree's ids stay on the device until the step's one synchronisation (`UnreadTree`).
+
+Arithmetic and order of uniforms are those of the levels, so equal uniforms give equal trees.
+
+Prediction for an H100, to be confirmed there: a graph takes the sum of its kernels, about 2 us for each
+small one. The embedded draft (2 layers) launches some 45 kernels a layer operation by operation, so 4
+levels cost 0.9 ms; with passes compiled to some 8 kernels a layer 0.2 ms. By levels it took 1.36 ms.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.draft.choosing import TensorHead
+from treespec.draft.levels import Levels, levels_of
+from treespec.models.waiting import WAIT
+from treespec.protocols import Coins
+from treespec.sampling.coins import GivenUniforms, TorchCoins, uniforms_needed
+from treespec.sampling.distributions import Sampling, require_finite
+from treespec.tree import Law, TreeShape
+from treespec.tree.kept_rows import kept_rows
+from treespec.tree.unread_tree import UnreadTree
+
+
+class DraftKind(NamedTuple):
+    """What a static draft is made for; equal kinds share memory and graph.
+
+    Args:
+        shape: of the tree; at least one level has children.
+        law: how children are chosen.
+        sampling: the sampling settings, without processors.
+        committed: number of committed tokens that the model has not run, the root among them.
+        width: number of logits of a row (`TransformersModel.vocab_size`).
+        embedded: number of tokens that the model can read, if rows have more logits.
+        device: of the model.
+    """
+
+    shape: TreeShape
+    law: Law
+    sampling: Sampling
+    committed: int
+    width: int
+    embedded: int | None
+    device: torch.device
+
+    @property
+    def levels(self) -> Levels:
+        """The levels of the shape."""
+        return levels_of(self.shape, self.device)
+
+    @property
+    def parents_by_level(self) -> list[tuple[int, ...]]:
+        """For each level, the parents of all rows that have run after it."""
+        return self.levels.passes(self.committed - 1)[0]
+
+    @property
+    def kept(self) -> Int[Tensor, "N D"] | None:
+        """What the cache keeps, for each node at which a path can end (`treespec.tree.kept_rows`)."""
+        return _kept(self.shape, self.committed, self.device)
+
+    @property
+    def uniforms(self) -> int:
+        """Number of uniforms that it takes."""
+        shape = self.shape
+        return uniforms_needed([len(shape.children[node]) for node in shape.internal], self.law)
+
+    @property
+    def rows(self) -> int:
+        """Rows behind the committed ones that it writes, padding included."""
+        from treespec.models.passes.static_levels import rows_of_levels
+
+        return rows_of_levels(self.parents_by_level)
+
+    def make(self, cache: Any, new_pass: Any) -> "StaticDraft":
+        """Its memory, for a cache; see `treespec.models.passes.static_pass.WorkKind`."""
+        return StaticDraft(self, cache, new_pass)
+
+
+class Drafted(NamedTuple):
+    """What a static draft returns, in memory that the next draft overwrites.
+
+    Args:
+        numbers: the ids of all nodes, and whether all logits were finite.
+        probs: the rows that children were drawn from; None if they were not drawn.
+        logits: those of each level.
+    """
+
+    numbers: Int[Tensor, " R"]
+    probs: Float[Tensor, "M V"] | None
+    logits: list[Tensor]
+
+
+class StaticDraft:
+    """A draft of one kind in fixed memory; call `load`, then `run`.
+
+    Args:
+        kind: what it drafts.
+        cache: the cache of the model, which has room for `kind.rows` more rows.
+        new_pass: makes a static pass of a size over it.
+    """
+
+    def __init__(self, kind: DraftKind, cache: Any, new_pass: Any) -> None:
+        from treespec.models.passes.static_levels import StaticLevels
+
+        self.kind, self._cache, self._levels = kind, cache, kind.levels
+        self._passes = StaticLevels(new_pass, kind.parents_by_level)
+        self.model = self._passes.model
+        numbers = 1 + kind.committed + kind.uniforms
+        self.given = torch.zeros(numbers, dtype=torch.long, device=kind.device)
+
+    @torch.inference_mode()
+    def load(self, committed: Sequence[int], uniforms: Sequence[float]) -> None:
+        """Copy what changes from step to step into the memory, without waiting for the device.
+
+        Args:
+            committed: committed tokens that the model has not run, the root last.
+            uniforms: the next numbers of the stream of coins.
+        """
+        # Every copy has its own pinned memory, which the allocator does not reuse before it was read.
+        pinned = torch.empty(self.given.shape, dtype=torch.long, pin_memory=self.given.is_cuda)
+        numbers, first = pinned.numpy(), 1 + self.kind.committed
+        numbers[:first] = (self._cache.length, *committed)
+        numbers[first:].view(np.float64)[:] = uniforms
+        self.given.copy_(pinned, non_blocking=True)
+
+    @torch.inference_mode()
+    def run(self) -> Drafted:
+        """Draft the tree; writes the rows of all nodes that get children behind the committed ones."""
+        kind, first = self.kind, 1 + self.kind.committed
+        tokens = self.given[1:first]
+        head = TensorHead(
+            kind.law, kind.sampling, GivenUniforms(self.given[first:].view(torch.double))
+        )
+        drafted, level_logits = [tokens[-1:]], []
+        for i, level in enumerate(self._levels.levels):
+            scores = self._passes.run(i, self._readable(tokens), self.given[:1])
+            logits = self._of_width(scores.logits[-len(level.nodes) :])
+            level_logits.append(logits)
+            children = head.children(level, logits)
+            drafted.append(children)
+            tokens = children if level.run_next is None else children[level.run_next]
+        finite = head.extremes().isfinite().all().long()[None]
+        return Drafted(torch.cat([*drafted, finite]), head.probs(), level_logits)
+
+    def _readable(self, tokens: Tensor) -> Tensor:
+        """The tokens, with 0 for ids that the model has no embedding of."""
+        embedded = self.kind.embedded
+        return tokens if embedded is None else torch.where(tokens < embedded, tokens, 0)
+
+    def _of_width(self, logits: Tensor) -> Tensor:
+        """The logits of a row's tokens, of which the model may have fewer or more."""
+        missing = self.kind.width - logits.shape[-1]
+        if missing > 0:
+            return F.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)
+        return logits[:, : self.kind.width]
+
+
+def static_kind(
+    model: Any, shape: TreeShape, law: Law, sampling: Sampling, coins: Coins, committed: int
+) -> DraftKind | None:
+    """The kind of static draft that does what drafting by levels would do; None if none does.
+
+    None for models whose passes are not static, settings with processors (which read the text on the host),
+    coins and samplings of a user's own, in a batch (whose texts share passes), and beyond the positions of
+    the model, where drafting by levels raises the error.
+    """
+    repeats = getattr(model, "repeats", None)
+    if repeats is None or WAIT.get() is not None:
+        return None
+    if type(coins) is not TorchCoins or type(sampling) is not Sampling:
+        return None
+    # The eta cut-off makes a tensor of a Python number, which a graph cannot do.
+    if sampling.processors is not None or sampling.eta_cutoff:
+        return None
+    if model.length + committed + shape.depth > model.max_length:
+        return None
+    return DraftKind(
+        shape, law, sampling, committed, model.vocab_size, model.readable_tokens, model.device
+    )
+
+
+def draft_at_once(
+    model: Any, kind: DraftKind, committed: Sequence[int], coins: Any
+) -> tuple[UnreadTree, dict[int, int]]:
+    """Draft a tree, without waiting for the device.
+
+    `committed`: committed tokens that the model has not run, the root last. Returns the tree, and the
+    model's row of each node that was run.
+    """
+    runner = model.repeats
+    work = runner.work(kind)
+    work.load(committed, coins.uniforms(kind.uniforms))
+    levels, parents_by_level = kind.levels, kind.parents_by_level
+    drafted = runner.do(kind, work, parents_by_level[-1])
+    numbers = drafted.numbers.clone()
+    probs = None if drafted.probs is None else drafted.probs.clone()
+
+    def refuse() -> None:
+        for level, logits in zip(levels.levels, drafted.logits, strict=True):
+            require_finite(logits, "draft", level.nodes)
+
+    tree = UnreadTree(kind.shape, numbers[:-1], probs, kind.law, numbers, kind.width, refuse)
+    return tree, levels.passes(kind.committed - 1)[1]
+
+
+@lru_cache(maxsize=256)
+def _kept(shape: TreeShape, committed: int, device: torch.device) -> Int[Tensor, "N D"] | None:
+    rows = levels_of(shape, device).passes(committed - 1)[1]
+    return kept_rows(shape, rows, committed - 1, device)
