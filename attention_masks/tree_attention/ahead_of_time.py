@@ -14,7 +14,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from attention_masks.compiling import Compiled, compile_kernel, table
-from attention_masks.tree_attention.tiles import HEAD_DIMS, Tile, block_dim, choices
+from attention_masks.tree_attention.tiles import (
+    FINE_CHUNK,
+    HEAD_DIMS,
+    MIN_CHUNK,
+    Tile,
+    block_dim,
+    choices,
+    merges_in_place,
+)
 from attention_masks.tree_attention.tiles import tile as tile_of
 from attention_masks.tree_attention.triton import MERGED
 
@@ -22,12 +30,14 @@ TARGETS = (80, 90, 100)
 GROUP = 8
 """Does not change the contents of a tile: rows are divided by it."""
 
+IN_PLACE = "in place"
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"WINDOW": True},
     "softcap, window": {"SOFTCAP": True, "WINDOW": True},
     "sinks, window": {"SINKS": True, "WINDOW": True},
     "pages": {"PAGE": 16},
+    IN_PLACE: {"IN_PLACE": True, "CHUNK": FINE_CHUNK},
 }
 USED = {
     64: ("sinks, window",),  # GPT-OSS
@@ -52,8 +62,8 @@ class Variant(NamedTuple):
 def variants(everything: bool = False) -> Iterator[Variant]:
     """Yield the variants to compile.
 
-    By default each tile with the plain options, and Hopper's largest tiles, which spill first, also with
-    the options that models use.
+    By default each tile with the plain options and with its splits merged in place, and Hopper's largest
+    tiles, which spill first, also with the options that models use.
 
     `everything`: yield each tile with every option and every head dimension that it serves.
     """
@@ -67,9 +77,12 @@ def variants(everything: bool = False) -> Iterator[Variant]:
                 if max(64, block_dim(head_dim)) != block_d:
                     continue
                 options = ["plain"] if head_dim == block_d else []
+                if options and merges_in_place(tile, capability // 10):
+                    options.append(IN_PLACE)
                 if capability == 90 and itemsize == 2 and tile == largest[itemsize, block_d]:
                     options += USED[head_dim]
-                for name in OPTIONS if everything else options:
+                every = [name for name in OPTIONS if name != IN_PLACE or name in options]
+                for name in every if everything else options:
                     yield Variant(capability, itemsize, head_dim, tile, name)
 
 
@@ -81,8 +94,8 @@ def compile_variant(variant: Variant) -> Compiled:
     element = {2: "bf16", 4: "fp32"}[itemsize]
     constants = {
         "GROUP": GROUP, "DIM": dim, "BLOCK_D": block_dim(dim), "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n, "SPLIT": True, "PAGE": 0, "SOFTCAP": False, "WINDOW": False,
-        "SINKS": False, "INTERPRETED": False, **OPTIONS[options],
+        "BLOCK_N": tile.block_n, "CHUNK": MIN_CHUNK, "SPLIT": True, "IN_PLACE": False, "PAGE": 0,
+        "SOFTCAP": False, "WINDOW": False, "SINKS": False, "INTERPRETED": False, **OPTIONS[options],
     }  # fmt: skip
     types, aligned = _arguments(triton_kernels.attend_split, element, constants)
     return compile_kernel(
@@ -138,7 +151,7 @@ def _arguments(
 ) -> tuple[dict[str, str], list[str]]:
     """The types of the run-time arguments, and the arguments that a launch finds divisible by 16."""
     type_of = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "arrays_ptr": "*i32", "table_ptr": "*i32"}
-    type_of["places_ptr"] = "*i64"
+    type_of |= {"counters_ptr": "*i32", "places_ptr": "*i64"}
     type_of |= {"inner": "fp32", "outer": "fp32"}
     names = [name for name in kernel.arg_names if name not in constants]
     types = {

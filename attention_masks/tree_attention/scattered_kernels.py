@@ -15,7 +15,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from attention_masks.tree_attention.triton_kernels import over_keys, write_sums
+from attention_masks.tree_attention.triton_kernels import MIN_CHUNK, over_keys, write_sums
 
 
 @triton.jit
@@ -98,7 +98,7 @@ def attend_scattered(
     acc, high, total, some = over_keys(
         q, node, rank, position, prefix, size, of_text + 4, nodes, k_base, v_base, places_ptr,
         0, DIM, 0, DIM, sinks_ptr + q_head_of, in_rows, split, splits, inner, outer, window,
-        DIM, BLOCK_D, BLOCK_M, BLOCK_N, 0, SOFTCAP, WINDOW, SINKS, INTERPRETED,
+        DIM, BLOCK_D, BLOCK_M, BLOCK_N, MIN_CHUNK, 0, SOFTCAP, WINDOW, SINKS, INTERPRETED,
     )  # fmt: skip
     out_at = out_ptr + q_head_of * out_head + row.to(tl.int64) * out_row
     line = (head * splits + split) * (rows * GROUP) + first * GROUP + offs

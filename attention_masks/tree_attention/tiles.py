@@ -1,8 +1,17 @@
-"""The tile of the kernel and the number of splits of the keys: static choices by size.
+"""The tile of the kernel, the splits of the keys, and how they are merged: static choices by size.
 
 The table is small on purpose, and nothing is timed at run time; `tuning` can replace an entry with the
 tile that was fastest on the machine at hand. The tests compile every entry ahead of time for three GPU
 generations: it must not spill and must fit their shared memory.
+
+Few splits of few rows are merged by the program that ends last (`triton_kernels`), which saves the second
+launch. So `planned` compares two kinds of plans: the table's tile with as many splits as `splits` finds,
+merged by a second launch; and this tile or a smaller one with few splits, merged in place. Smaller tiles
+give more programs that each have less to merge. They read the keys more often, from the cache: this pays
+behind short prefixes only. The estimate that decides (`_nanoseconds`) is made of figures of an H100.
+Measured there with two launches, 16 nodes of heads 32/8/128: 12.9 us after 1k, 18.3 after 4k, 42.8 after
+16k, in graphs of 25, 7 and 2 calls, to which the start of a graph adds some 14 us by a fit: 12.3, 16.3 and
+36 us without it. Predicted, before the new plans ran on a GPU: 8.5, 15 and 35 us.
 
 On an H100 (bfloat16, heads 32/8/128, 4, 16 and 64 nodes, 8 or 9 tiles each), the table's tile took at most
 3 % longer than the fastest one after prefixes of 4k to 64k, and 9 % at 1k.
@@ -22,12 +31,41 @@ MIN_CHUNK = 256
 """Smallest number of keys of a split, as in the kernel: the partial sums of shorter ones cost too much."""
 
 
+FINE_CHUNK = 64
+"""Splits that are merged in place are multiples of this many keys: a tile."""
+
+# Figures of an H100 for `_nanoseconds`, from its data sheet and from the times of two launches.
+SHARE = 25.4
+"""Bytes that each multiprocessor reads per nanosecond if all of them read at once: 3.35 TB/s over 132."""
+
+OF_BANDWIDTH = 0.9
+"""The part of it that the kernel reached between 64k and 128k keys."""
+
+ALONE = 1.5
+"""How many shares one multiprocessor reads while others are idle; assumed: 64 KiB in flight, 1.7 us."""
+
+CACHE = 1.7
+"""How many times as fast keys are read again by other blocks of rows, from the L2 cache; assumed."""
+
+COMPUTE_NS = {16: 6.0, 32: 8.0, 64: 13.0, 128: 19.4}
+"""Time of a program for one key of dimension 128, by its rows: 128 rows measured, the others assumed."""
+
+SECOND_LAUNCH_NS, SPLIT_NS, COUNTING_NS = 3500.0, 100.0, 1000.0
+"""Time of a second launch with its merge, of each split there, and of counting in place; assumed."""
+
 MERGE_IN_KEYS = 20
 """Cost of one more split, as the number of keys that a program reads in that time.
 
 Its partial sums are written, and read by the merge. Fitted to 400 times on an H100 (4 to 64 nodes of heads
 32/8/128, prefixes from 1k to 64k).
 """
+
+
+MOST_MERGED_IN_PLACE = 256
+"""Largest number of rows x splits that a program merges alone. More take longer than a second launch."""
+
+COUNTED = 4096
+"""Largest number of blocks of rows x key heads x sequences that are merged in place: each has a counter."""
 
 
 class Tile(NamedTuple):
@@ -116,10 +154,88 @@ def tile(rows: int, head_dim: int, itemsize: int, generation: int) -> Tile:
     return INSTEAD.get(8 if generation == 12 else generation, {}).get(size, TABLE[size])
 
 
+def merges_in_place(shape: Tile, generation: int) -> bool:
+    """Whether splits can be merged in place; on Blackwell, blocks of 128 rows would spill."""
+    return generation != 10 or shape.block_m < 128
+
+
 def choices(generation: int) -> list[tuple[int, int, Tile]]:
     """Every tile for a GPU generation, with its bytes per element and padded head dimension."""
     entries = [(size[0], size[2], tile(size[1], size[2], size[0], generation)) for size in TABLE]
     return list(dict.fromkeys(entries))
+
+
+class Plan(NamedTuple):
+    """How a call runs.
+
+    Args:
+        tile: shape of a program.
+        splits: number of splits of the keys.
+        in_place: whether the last program of a block merges its splits, so that there is one launch.
+    """
+
+    tile: Tile
+    splits: int
+    in_place: bool
+
+    @property
+    def chunk(self) -> int:
+        """The splits are multiples of this many keys."""
+        return max(self.tile.block_n, FINE_CHUNK) if self.in_place else MIN_CHUNK
+
+
+@lru_cache(maxsize=1024)
+def planned(
+    rows: int,
+    keys: int,
+    columns: int,
+    head_dim: int,
+    itemsize: int,
+    processors: int,
+    generation: int,
+    only: Tile | None = None,
+) -> Plan:
+    """The plan of least estimated time.
+
+    `rows`: nodes x query heads that share a key head. `keys`: slots of the longest sequence. `columns`:
+    key heads x sequences. `processors`: number of multiprocessors. `only`: the tile, if it was measured.
+    For the others see `tile`.
+    """
+    usual = tile(rows, head_dim, itemsize, generation)
+    tiles = [only or usual]
+    if only is None and itemsize == 2:
+        smaller = (tile(count, head_dim, itemsize, generation) for count in (64, 32, 16))
+        tiles += [shape for shape in smaller if shape.block_m < usual.block_m]
+    blocks = -(-rows // tiles[0].block_m)
+    plans = [Plan(tiles[0], splits(keys, blocks * columns, tiles[0], processors), False)]
+    for shape in tiles:
+        counters = -(-rows // shape.block_m) * columns
+        if counters <= COUNTED and merges_in_place(shape, generation):
+            most = min(MOST_MERGED_IN_PLACE // shape.block_m, -(-keys // FINE_CHUNK))
+            plans += [Plan(shape, count, count > 1) for count in range(1, most + 1)]
+    size = rows, keys, columns, head_dim, itemsize, processors
+    return min(plans, key=lambda plan: _nanoseconds(plan, *size))
+
+
+def _nanoseconds(
+    plan: Plan, rows: int, keys: int, columns: int, head_dim: int, itemsize: int, processors: int
+) -> float:
+    """Estimated time of a call on an H100, without what all plans share."""
+    (block_m, *_), count, in_place = plan
+    chunk = -(-keys // (count * plan.chunk)) * plan.chunk
+    used = -(-keys // chunk)
+    blocks = -(-rows // block_m)
+    turns = -(-blocks * columns * used // processors)  # programs on the busiest multiprocessor
+    shares = keys * columns / processors
+    reading = max(shares / OF_BANDWIDTH, blocks * shares / CACHE, chunk * turns / ALONE)
+    reading *= 2 * head_dim * itemsize / SHARE
+    computing = COMPUTE_NS[block_m] * max(64, block_dim(head_dim)) / 128 * chunk * turns
+    merging = 0.0
+    if count > 1:
+        merging = SECOND_LAUNCH_NS + SPLIT_NS * count
+    if in_place:
+        merging = COUNTING_NS + block_m * head_dim * 4 * count / (ALONE * SHARE)
+    return max(reading, computing) + merging
 
 
 @lru_cache(maxsize=1024)

@@ -10,9 +10,7 @@ from torch import Tensor
 from attention_masks._inputs import checked_prefix_len, checked_rows
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.pass_arrays import PassArrays, fill
-
-COUNTERS = 4096
-"""Number of counters of a pass: one for each block of rows of a key head of a sequence."""
+from attention_masks.tree_attention.tiles import COUNTED
 
 
 class AnyPass:
@@ -57,7 +55,7 @@ class AnyPass:
         """Zeros by which programs find out which is the last; each launch leaves them zero again."""
         if device not in self._counters:
             with torch.inference_mode(False):
-                zeros = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+                zeros = torch.zeros(COUNTED, dtype=torch.int32, device=device)
             self._counters[device] = zeros
         return self._counters[device]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from attention_masks._kernels import load_kernels
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 from attention_masks.tree_attention.options import Options
-from attention_masks.tree_attention.tiles import INTERPRETED, Tile, block_dim, splits, tile
+from attention_masks.tree_attention.tiles import INTERPRETED, Plan, Tile, block_dim, planned
 from attention_masks.tree_attention.tree_pass import AnyPass
 from attention_masks.tree_attention.tuning import tuned
 
@@ -45,16 +45,19 @@ def triton(
     *,
     tile_choice: Tile | None = None,
     split_count: int | None = None,
+    in_place: bool = False,
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
     """The same as `reference`, with sums in float32 and weights rounded to the dtype of the values.
 
-    Takes two launches, or one if the keys are not split. Safe inside a captured CUDA graph: scratch
-    belongs to the pass, and everything that changes from step to step is read from its arrays.
+    Takes one launch, or two if many splits of the keys are merged (`tiles.plan`). Safe inside a captured
+    CUDA graph: scratch and counters belong to the pass, and everything that changes from step to step is
+    read from its arrays. Calls over one pass must run one after another.
 
     `q`: queries, of any strides; copied if the head dimension is not contiguous. `k`: keys, `[batch,
     kv_heads, slots, head_dim]`, or `[pages, kv_heads, page, head_dim]` with `options.block_table`; the head
-    dimension must be contiguous. `tile_choice`: tile to use instead of the table's (`tuning` measures
-    tiles).
+    dimension must be contiguous. `tile_choice`: tile to use instead of the planned one (`tuning` measures
+    tiles). `split_count`: number of splits instead of the planned one; `in_place` then says how they are
+    merged.
     """
     kernels = _kernels(q.device)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
@@ -77,20 +80,18 @@ def triton(
     keys = tree_pass.key_count
     if options.window is not None:
         keys = min(keys, options.window + rows)
-    processors, generation = device_properties(q.device)
-    if tile_choice is None:
-        # Look up the table in any case, so that the interpreter refuses what a GPU would.
-        tile_choice = tile(rows * group, dim, q.element_size(), generation)
-        if kernels.INTERPRETED:
-            tile_choice = INTERPRETED
-        else:
-            call = partial(triton, q, k, v, tree_pass, options)
-            measured = tuned(
-                q, rows * group, keys, generation, lambda shape: call(tile_choice=shape)
-            )
-            tile_choice = measured or tile_choice
-    blocks, columns = -(-rows * group // tile_choice.block_m), kv_heads * batch
-    count = split_count or splits(keys, blocks * columns, tile_choice, processors)
+    device, columns = device_properties(q.device), kv_heads * batch
+    if tile_choice is None and not kernels.INTERPRETED:
+        call = partial(triton, q, k, v, tree_pass, options)
+        tile_choice = tuned(q, rows * group, keys, device[1], lambda shape: call(tile_choice=shape))
+    # The interpreter plans too, so that it refuses what a GPU would.
+    plan = planned(rows * group, keys, columns, dim, q.element_size(), *device, tile_choice)
+    if kernels.INTERPRETED and tile_choice is None:
+        plan = planned(rows * group, keys, columns, dim, q.element_size(), *device, INTERPRETED)
+    if split_count is not None:
+        plan = Plan(plan.tile, split_count, in_place and split_count > 1)
+    shape, count, merged_here = plan
+    blocks = -(-rows * group // shape.block_m)
 
     arrays = tree_pass.arrays(q.device)
     # If the batch shares one tree, every sequence reads the same line.
@@ -110,24 +111,24 @@ def triton(
     constants = {"GROUP": group, "DIM": dim, "BLOCK_D": block_dim(dim)}
     launch, merge = {}, {}  # the interpreter takes no compile options
     if not kernels.INTERPRETED:
-        launch = {"num_warps": tile_choice.warps, "num_stages": tile_choice.stages}
+        launch = {"num_warps": shape.warps, "num_stages": shape.stages}
         launch["enable_fp_fusion"] = True
         merge = {"num_warps": 4, "enable_fp_fusion": True}
     # Triton launches on the current device, which need not be the tensors' device.
     with torch.cuda.device(q.device) if q.device.type == "cuda" else nullcontext():
         kernels.attend_split[(blocks, columns, count)](
-            q, k, v, out, part, lse, arrays.buffer,
+            q, k, v, out, part, lse, arrays.buffer, tree_pass.counters(q.device),
             q if options.sinks is None else options.sinks.contiguous(),
             arrays.buffer if table is None else table,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
             line, 0 if table is None else table.stride(0),
             arrays.rows, arrays.nodes, kv_heads, count, inner, outer, options.window or 0,
-            **constants, BLOCK_M=tile_choice.block_m, BLOCK_N=tile_choice.block_n,
-            SPLIT=count > 1, PAGE=0 if table is None else k.shape[2],
+            **constants, BLOCK_M=shape.block_m, BLOCK_N=shape.block_n, CHUNK=plan.chunk,
+            SPLIT=count > 1, IN_PLACE=merged_here, PAGE=0 if table is None else k.shape[2],
             SOFTCAP=capped, WINDOW=options.window is not None, SINKS=options.sinks is not None,
             INTERPRETED=kernels.INTERPRETED, **launch,
         )  # fmt: skip
-        if count > 1:
+        if count > 1 and not merged_here:
             kernels.merge_splits[(rows * group, columns)](
                 part, lse, out, arrays.buffer,
                 *out.stride()[:3], line, arrays.rows, kv_heads, count,
@@ -146,6 +147,11 @@ def available(device: torch.device) -> str | None:
 
 
 def _kernels(device: torch.device) -> Any:
+    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < (8, 0):
+        raise Unavailable(
+            f"impl='triton' needs a GPU of compute capability 8.0 or newer, but {device} has "
+            f"{'.'.join(map(str, capability))}: use impl='sdpa', 'reference' or 'auto'"
+        )
     module = "attention_masks.tree_attention.triton_kernels"
     return load_kernels(module, device, "tensors", "impl='sdpa', 'reference' or 'auto'")
 

@@ -1,5 +1,5 @@
 # ruff: noqa: N803  (compile-time arguments are in capitals)
-"""The two Triton kernels of tree attention: partial attention over a split of the keys, and their merge.
+"""The Triton kernels of tree attention: attention over a split of the keys, and the merge of splits.
 
 Stage 1 (`attend_split`): a program owns BLOCK_M query rows of one key head and one split of the keys.
 Row m is node `m // GROUP` under query head `m % GROUP` of the group, so keys and values are read once
@@ -10,6 +10,22 @@ after the block's last node are not read, because ancestors come first in node o
 
 Stage 2 (`merge_splits`) weights the splits of a row by their log-sum-exp. These are in base 2
 (FlashAttention uses natural logarithms).
+
+With few rows and splits, a second launch takes longer than the merge. So there (IN_PLACE) the program that
+ends last among the splits of its block merges them (`_merge_rows`). Programs count themselves; the last
+one sets the counter back to zero, so that the next launch, or replay of a captured graph, starts from
+zero. Why the last one reads what the others wrote (PTX memory model):
+
+1. Each program stores its partial sums, then all of its threads meet at a barrier (`tl.debug_barrier`),
+   then one thread adds 1 to the counter with acquire-release order at GPU scope. The barrier orders the
+   stores of all threads before that addition, and the release is cumulative: it publishes them too.
+2. Additions to one counter are a chain of read-modify-writes, so the last one, which reads `splits - 1`,
+   synchronises with all before it: their stores happen before what follows it.
+3. Triton hands the result of the addition to the other threads through shared memory, behind a barrier. So
+   their loads of partial sums follow the acquisition. They bypass the L1 cache (`.cg`), which need not be
+   coherent.
+4. No program waits for another one: the order in which programs run does not matter. The counter is set
+   back after its last addition, and the next kernel on the stream begins after this one has ended.
 
 Lengths and tree come from the buffer of `pass_arrays`, so a captured graph uses its current contents. A
 split without keys writes only its log-sum-exp, and stage 2 does not read its rows.
@@ -30,7 +46,10 @@ TINY: tl.constexpr = tl.constexpr(1.0e-30)
 """Replaces a zero denominator where the quotient is not used; real sums of exponentials are at least 1."""
 
 MIN_CHUNK: tl.constexpr = tl.constexpr(256)
-"""Smallest number of keys of a split; a multiple of every BLOCK_N."""
+"""Splits are multiples of this many keys, unless they are merged in place; a multiple of every BLOCK_N."""
+
+MERGED_ROWS: tl.constexpr = tl.constexpr(32)
+"""Largest number of rows that a program merges at once; every larger BLOCK_M is a multiple of it."""
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
@@ -111,12 +130,13 @@ def over_keys(
     q, node, rank, position, prefix, size, of_nodes, nodes, k_base, v_base, table,
     k_page, k_slot, v_page, v_slot, sinks, in_rows, split, splits, inner, outer, window,
     DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PAGE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    CHUNK: tl.constexpr, PAGE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
+    SINKS: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Sums of a block of rows over one split of their sequence's keys; and whether it has any.
 
-    `position` is read with a window only, `sinks` (pointers) with sinks only.
+    A split is a multiple of CHUNK keys, which is a multiple of BLOCK_N. `position` is read with a window
+    only, `sinks` (pointers) with sinks only.
     """
     in_k = tl.arange(0, BLOCK_D) < DIM
     first = 0
@@ -124,7 +144,7 @@ def over_keys(
     if WINDOW:
         first = tl.maximum(prefix - window + 1, 0) // BLOCK_N * BLOCK_N
         oldest = position - window
-    chunk = tl.cdiv(tl.cdiv(prefix + size - first, splits), MIN_CHUNK) * MIN_CHUNK
+    chunk = tl.cdiv(tl.cdiv(prefix + size - first, splits), CHUNK) * CHUNK
     begin = first + split * chunk
     last = tl.max(node)
     stop = tl.where(last >= 0, tl.minimum(begin + chunk, prefix + last + 1), begin)
@@ -198,6 +218,46 @@ def write_sums(
             tl.store(ptrs, part, mask=in_rows[:, None] & in_k[None, :])
 
 
+@triton.jit
+@no_type_check
+def _merge_rows(
+    part_ptr, lse_ptr, out_base, of_rows, column, at, rows, splits, first_head, out_head, out_row,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of the rows `at` of a column of the grid, and write their output."""
+    lines = rows * GROUP
+    row, member = at // GROUP, at % GROUP
+    in_rows = row < rows
+    dims = tl.arange(0, BLOCK_D)
+    in_k = dims < DIM
+    line = column * splits * lines + at
+    high = tl.full([ROWS], HIDDEN, tl.float32)
+    for split in range(splits):
+        lse = tl.load(
+            lse_ptr + line + split * lines, mask=in_rows, other=HIDDEN, cache_modifier=".cg"
+        )
+        high = tl.maximum(high, lse)
+    acc = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    for split in range(splits):
+        of_split = line + split * lines
+        lse = tl.load(lse_ptr + of_split, mask=in_rows, other=HIDDEN, cache_modifier=".cg")
+        # Splits without keys have the log-sum-exp of no keys, and their rows were never written.
+        weights = tl.where(lse > HIDDEN, tl.exp2(lse - high), 0.0)
+        part = tl.load(
+            part_ptr + of_split[:, None] * DIM + dims[None, :],
+            mask=(weights > 0)[:, None] & in_k[None, :], other=0.0, cache_modifier=".cg",
+        )  # fmt: skip
+        acc = acc + part * weights[:, None]
+        total = total + weights
+    node = tl.load(of_rows + row, mask=in_rows, other=-1)
+    out_at = out_base + row.to(tl.int64) * out_row + (first_head + member).to(tl.int64) * out_head
+    write_sums(
+        acc, high, total, True, node >= 0, in_rows, out_at, part_ptr, lse_ptr, line,
+        out_base.dtype.element_ty, DIM, BLOCK_D, False,
+    )  # fmt: skip
+
+
 # Not specialised: values that change from step to step would trigger recompilation by divisibility.
 @triton.jit(
     do_not_specialize=[
@@ -206,18 +266,21 @@ def write_sums(
 )  # fmt: skip
 @no_type_check
 def attend_split(
-    q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, arrays_ptr, sinks_ptr, table_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, arrays_ptr, counters_ptr, sinks_ptr, table_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_slot, v_batch, v_head, v_slot,
     out_batch, out_head, out_row, arrays_batch, table_batch,
     rows, nodes, kv_heads, splits, inner, outer, window,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, PAGE: tl.constexpr,
-    SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
+    IN_PLACE: tl.constexpr, PAGE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
+    SINKS: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Attention of one block of rows over one split of the keys.
 
-    Grid: (blocks of rows, kv heads x batch, splits). `inner` turns scores into base-2 exponents; with a
-    softcap it turns them into the argument of tanh, and `outer` turns the result into exponents.
+    Grid: (blocks of rows, kv heads x batch, splits). With IN_PLACE, the last program of a block merges
+    its splits; there is a counter for each block and column of the grid, and all are zero. `inner` turns
+    scores into base-2 exponents; with a softcap it turns them into the argument of tanh, and `outer`
+    turns the result into exponents.
     """
     head = tl.program_id(1) % kv_heads
     sequence = (tl.program_id(1) // kv_heads).to(tl.int64)
@@ -253,7 +316,7 @@ def attend_split(
         q, node, rank, position, prefix, size, of_nodes, nodes, k_base, v_base, table,
         k_batch, k_slot, v_batch, v_slot, sinks_ptr + q_head_of, in_rows, split, splits,
         inner, outer, window,
-        DIM, BLOCK_D, BLOCK_M, BLOCK_N, PAGE, SOFTCAP, WINDOW, SINKS, INTERPRETED,
+        DIM, BLOCK_D, BLOCK_M, BLOCK_N, CHUNK, PAGE, SOFTCAP, WINDOW, SINKS, INTERPRETED,
     )  # fmt: skip
     out_at = out_ptr + sequence * out_batch + q_head_of * out_head + row.to(tl.int64) * out_row
     line = (tl.program_id(1).to(tl.int64) * splits + split) * (rows * GROUP) + offs
@@ -261,6 +324,22 @@ def attend_split(
         acc, high, total, some, node >= 0, in_rows, out_at, part_ptr, lse_ptr, line,
         out_ptr.dtype.element_ty, DIM, BLOCK_D, SPLIT,
     )  # fmt: skip
+    if IN_PLACE:
+        counter = counters_ptr + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        tl.debug_barrier()
+        ended = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+        if ended == splits - 1:
+            column = tl.program_id(1).to(tl.int64)
+            out_base = out_ptr + sequence * out_batch
+            part_rows: tl.constexpr = MERGED_ROWS if BLOCK_M > MERGED_ROWS else BLOCK_M
+            # In parts, so that nothing of this is held in registers before.
+            for start in range(0, BLOCK_M, part_rows):
+                at = tl.program_id(0) * BLOCK_M + start + tl.arange(0, part_rows)
+                _merge_rows(
+                    part_ptr, lse_ptr, out_base, of_rows, column, at, rows, splits, head * GROUP,
+                    out_head, out_row, GROUP, DIM, BLOCK_D, part_rows,
+                )  # fmt: skip
+            tl.store(counter, 0)
 
 
 @triton.jit(do_not_specialize=["arrays_batch", "rows", "kv_heads", "splits"])

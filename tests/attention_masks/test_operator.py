@@ -1,4 +1,9 @@
-"""The operator of tree attention on a CPU: against the walk over parents, and as a compiler sees it."""
+"""The operator of tree attention on a CPU: against the walk over parents, and as a compiler sees it.
+
+Without the interpreter it is the reference; this file runs itself with the kernel too.
+"""
+
+import os
 
 import pytest
 import torch
@@ -11,10 +16,12 @@ from attention_masks.tree_attention.pass_arrays import fill
 
 TREE = (-1, 0, 0, 1, 2, 1, 4)
 PREFIX = 9
-SLOTS = 40
+SLOTS = 80
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DTYPE = torch.float32 if INTERPRETED else torch.float64
 
 
-def arguments(rows=range(7), capacity=8, nodes=8, dtype=torch.float64, **options):
+def arguments(rows=range(7), capacity=8, nodes=8, dtype=DTYPE, **options):
     """Arguments of the operator, with NaN in unused slots."""
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(1, 4, capacity, 16, generator=generator, dtype=dtype)
@@ -29,7 +36,7 @@ def arguments(rows=range(7), capacity=8, nodes=8, dtype=torch.float64, **options
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"window": 4}, {"softcap": 2.0}, {"sinks": torch.arange(4.0, dtype=torch.float64)}],
+    [{}, {"window": 4}, {"softcap": 2.0}, {"sinks": torch.arange(4.0, dtype=DTYPE)}],
 )
 @pytest.mark.parametrize("rows", [range(7), range(3, 7)])
 def test_every_option(rows, options):
@@ -50,3 +57,8 @@ def test_what_a_compiler_needs():
         arguments(),
         test_utils=("test_schema", "test_faketensor"),
     )
+
+
+@pytest.mark.skipif(INTERPRETED, reason="runs in the process outside")
+def test_by_the_kernel(interpret):
+    interpret(__file__)

@@ -26,7 +26,7 @@ from attention_masks import (
 )
 from attention_masks.testing import assert_accurate, visible_by_walk
 from attention_masks.tree_attention import BufferedPass, Options
-from attention_masks.tree_attention.tiles import MIN_CHUNK, choices
+from attention_masks.tree_attention.tiles import MIN_CHUNK, Tile, choices
 
 module = importlib.import_module("attention_masks.tree_attention.triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -96,7 +96,8 @@ def cases(draw):
         seed, batch, kv_heads, group, max_rows, slots + draw(st.integers(0, 9)), dim, dtype
     )
     options["sinks"] = torch.randn(kv_heads * group) if draw(st.booleans()) else None
-    return sequences, rows, options, (q, k, v), draw(st.none() | st.integers(1, 4))
+    splits = draw(st.none() | st.integers(1, 4)), draw(st.booleans())
+    return sequences, rows, options, (q, k, v), splits
 
 
 @interpreted
@@ -113,7 +114,10 @@ def test_as_accurate_as_plain_attention(case):
     for i, tree_pass in enumerate(by_sequence):  # unused slots
         k[i, :, tree_pass.key_count :] = v[i, :, tree_pass.key_count :] = NAN
     shared_or_ragged = passes[0] if len(passes) == 1 else RaggedPass(passes)
-    out = run(q, k, v, shared_or_ragged, Options(**options), split_count=splits)
+    out = run(
+        q, k, v, shared_or_ragged, Options(**options), split_count=splits[0], in_place=splits[1]
+    )
+    assert not shared_or_ragged.counters(q.device).any()
     window = options.pop("window")
     for i, tree_pass in enumerate(by_sequence):
         parents, prefix_len = tree_pass.topology.parents, tree_pass.prefix_len
@@ -129,8 +133,11 @@ def test_every_tile_of_the_table(generation):
     for size, dim, tile in choices(generation):
         dtype = torch.float32 if size == 4 else torch.float16
         q, k, v = tensors(0, 1, 1, 3, 7, 107, dim, dtype)
-        out = run(q, k, v, TreePass(topology(TREE), 100), tile_choice=tile)
-        assert_accurate(out, q, k, v, visible_by_walk(TREE, 100))
+        for splits, in_place in ((None, False), (2, True)):
+            tree_pass = TreePass(topology(TREE), 100)
+            given = {"tile_choice": tile, "split_count": splits, "in_place": in_place}
+            out = run(q, k, v, tree_pass, **given)
+            assert_accurate(out, q, k, v, visible_by_walk(TREE, 100))
 
 
 @interpreted
@@ -140,8 +147,9 @@ def test_borders_of_tiles_and_splits(prefix_len, window):
     q, k, v = tensors(1, 1, 1, 2, 7, prefix_len + 7, 16)
     tree_pass = TreePass(topology(TREE), prefix_len)
     visible = visible_by_walk(TREE, prefix_len, window=window)
-    for splits in (1, 2, 3):
-        out = run(q, k, v, tree_pass, Options(0.25, window=window), split_count=splits)
+    for splits, in_place in ((1, False), (2, False), (3, False), (2, True), (5, True)):
+        options = Options(0.25, window=window)
+        out = run(q, k, v, tree_pass, options, split_count=splits, in_place=in_place)
         assert_accurate(out, q, k, v, visible)
 
 
@@ -171,6 +179,11 @@ def test_a_tree_of_several_blocks_of_rows():
     q, k, v = tensors(2, 1, 1, 2, 150, 170, 16)
     out = run(q, k, v, TreePass(topology(parents), 20))
     assert_accurate(out, q, k, v, visible_by_walk(parents, 20))
+    again = run(
+        q, k, v, TreePass(topology(parents), 20), tile_choice=Tile(32, 64, 4, 1), split_count=3,
+        in_place=True
+    )  # fmt: skip
+    torch.testing.assert_close(again, out)
 
 
 @interpreted
@@ -205,17 +218,19 @@ def test_pages_in_any_order(seed, page, ragged):
 
 
 @interpreted
-def test_the_kernel_runs_the_current_contents_of_the_buffer():
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_kernel_runs_the_current_contents_of_the_buffer(in_place):
     """As in a captured graph: one pass with spare capacity, whose tree and prefix change."""
     small, large = TreePass(topology([-1, 0, 1]), 31), TreePass(topology(TREE), 300)
     buffered = BufferedPass(RaggedPass([large]).arrays(torch.device("cpu")), key_count=400)
     q, k, v = tensors(4, 1, 1, 2, 7, 400, 16)
-    first = run(q, k, v, buffered, split_count=2)
+    split = {"split_count": 2, "in_place": in_place}
+    first = run(q, k, v, buffered, **split)
     torch.testing.assert_close(first, run(q, k, v, large))
     from attention_masks.tree_attention.pass_arrays import fill
 
     fill(buffered.arrays(q.device), 0, small.topology, small.prefix_len, small.rows)
-    second = run(q, k, v, buffered, split_count=2)
+    second = run(q, k, v, buffered, **split)
     torch.testing.assert_close(second[:, :, :3], run(q[:, :, :3], k, v, small))
     assert not second[:, :, 3:].any()
     with pytest.raises(Unsupported, match="'sdpa' cannot read a tree from a buffer"):
@@ -274,3 +289,45 @@ def test_no_silent_fallback(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(Unavailable, match="needs Triton: pip install triton"):
         tree_attention(q, k, v, topology(TREE), 100, impl="triton")
+
+
+@plain
+def test_older_gpus_are_refused_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    why = module.available(torch.device("cuda", 0))
+    assert why is not None
+    assert "needs a GPU of compute capability 8.0 or newer, but cuda:0 has 7.5: use" in why
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads", [(32, 8, 128), (64, 8, 128), (32, 32, 128), (14, 2, 64)])
+@pytest.mark.parametrize("nodes", [1, 16, 64])
+def test_merged_in_place_on_gpu(heads, nodes):
+    """Replays of one graph give the same bits and leave the counters zero, however programs are ordered."""
+    q_heads, kv_heads, dim = heads
+    parents = [-1, *(i // 3 for i in range(nodes - 1))]
+    for prefix_len in (100, 1024, 4096):
+        slots = prefix_len + nodes
+        q, k, v = (
+            x.cuda()
+            for x in tensors(0, 1, kv_heads, q_heads // kv_heads, nodes, slots, dim, torch.bfloat16)
+        )
+        tree_pass = TreePass(topology(parents), prefix_len)
+        options = Options(dim**-0.5)
+        given = {"split_count": 4, "in_place": True}
+        twice = [module.triton(q, k, v, tree_pass, options, **given) for _ in range(2)]
+        two_launches = module.triton(q, k, v, tree_pass, options, split_count=4)
+        rounding = 2 * torch.finfo(torch.bfloat16).eps * float(v.abs().max())
+        torch.testing.assert_close(twice[0], two_launches, rtol=0, atol=rounding)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = module.triton(q, k, v, tree_pass, options, **given)
+        for _ in range(50):
+            out.zero_()
+            graph.replay()
+            assert torch.equal(out, twice[0])
+        assert torch.equal(*twice)
+        assert not tree_pass.counters(q.device).any()
+        planned = module.triton(q, k, v, tree_pass, options)
+        visible = visible_by_walk(parents, prefix_len)
+        assert_accurate(planned.cpu(), q.cpu(), k.cpu(), v.cpu(), visible)

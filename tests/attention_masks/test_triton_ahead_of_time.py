@@ -10,7 +10,18 @@ import pytest
 from attention_masks import Unsupported
 from attention_masks.compiling import SHARED_LIMITS, Compiled
 from attention_masks.tree_attention.ahead_of_time import TARGETS, Variant, complaints, variants
-from attention_masks.tree_attention.tiles import Tile, choices, splits, tile
+from attention_masks.tree_attention.tiles import (
+    COUNTED,
+    FINE_CHUNK,
+    MIN_CHUNK,
+    MOST_MERGED_IN_PLACE,
+    Plan,
+    Tile,
+    choices,
+    planned,
+    splits,
+    tile,
+)
 
 
 def compile_all(tmp_path, *arguments):
@@ -97,3 +108,46 @@ def test_the_table_has_a_tile_for_every_size():
 )
 def test_splits_end_together(keys, programs, warps, expected):
     assert splits(keys, programs, Tile(64, 64, warps, 3), 132) == expected
+
+
+HEADS = [(32, 8, 128), (64, 8, 128), (32, 32, 128), (8, 1, 256), (14, 2, 64)]
+
+
+@pytest.mark.parametrize(("q_heads", "kv_heads", "dim"), HEADS)
+def test_plans_stay_within_the_limits(q_heads, kv_heads, dim):
+    """Counters, rows that one program merges, tiles that are compiled, and a program for each processor."""
+    for generation in (8, 9, 10, 12):
+        compiled = [
+            shape for size, padded, shape in choices(generation) if (size, padded) == (2, dim)
+        ]
+        for nodes in (1, 8, 64, 256):
+            for keys in (1, 100, 1_100, 16_500, 131_100):
+                rows = nodes * q_heads // kv_heads
+                plan = planned(rows, keys, kv_heads, dim, 2, 132, generation)
+                assert plan.tile in compiled
+                assert plan.chunk % plan.tile.block_n == 0
+                if plan.in_place:
+                    assert 2 <= plan.splits <= MOST_MERGED_IN_PLACE // plan.tile.block_m
+                    assert -(-rows // plan.tile.block_m) * kv_heads <= COUNTED
+                    assert generation != 10 or plan.tile.block_m < 128
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "expected"),
+    [
+        (64, 1_040, Plan(Tile(32, 64, 4, 3), 6, True)),  # one launch behind short prefixes
+        (256, 1_088, Plan(Tile(64, 64, 4, 3), 3, True)),
+        (64, 65_552, Plan(Tile(64, 64, 4, 3), 20, False)),  # keys read once behind long ones
+        (256, 65_600, Plan(Tile(128, 64, 8, 3), 8, False)),
+        (1024, 16_640, Plan(Tile(128, 64, 8, 3), 2, True)),
+    ],
+)
+def test_plans_of_an_h100(rows, keys, expected):
+    assert planned(rows, keys, 8, 128, 2, 132, 9) == expected
+    assert expected.chunk == (FINE_CHUNK if expected.in_place else MIN_CHUNK)
+
+
+def test_a_measured_tile_is_kept():
+    for keys in (100, 5_000, 100_000):
+        assert planned(64, keys, 8, 128, 2, 132, 9, Tile(64, 32, 4, 2)).tile == Tile(64, 32, 4, 2)
+    assert planned(1, 1, 1, 64, 2, 132, 9) == Plan(Tile(16, 64, 4, 4), 1, False)

@@ -4,6 +4,7 @@
     sdpa        scaled_dot_product_attention with an additive mask, heads of a group folded into rows
     flex        FlexAttention, compiled, with its tile set
     two_pass    the prefix without a mask, the tree with one, merged
+    flashinfer  FlashInfer's prefill kernel with a packed mask, if it is installed
     flash       no mask, FlashAttention's kernel: the floor
     cudnn       no mask, cuDNN's kernel: the floor, where it is faster
 
@@ -11,8 +12,9 @@ All masks are made before the clock starts, since the layers of a model share th
 wrong result (every node attends to every other) and show the cost of the same reading and computing.
 """
 
+import importlib.util
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -23,7 +25,11 @@ from attention_masks import TreePass, attend, topology
 from treespec.experiments.measure.roofline import Heads
 
 KERNEL = "kernel"
-MASKED = ("sdpa", "flex", "two_pass")
+FLASHINFER = "flashinfer"
+MASKED = (
+    "sdpa", "flex", "two_pass",
+    *((FLASHINFER,) if importlib.util.find_spec(FLASHINFER) else ()),
+)  # fmt: skip
 FLOORS = ("flash", "cudnn")
 CANDIDATES = (KERNEL, *MASKED, *FLOORS)
 
@@ -85,8 +91,29 @@ def call_of(name: str, case: Case) -> Callable[[Inputs], Tensor]:
     if name == "flex":
         _never_uncompiled()
     tree = topology([(i - 1) // BRANCHING for i in range(case.rows)])
+    if name == FLASHINFER:
+        return _by_flashinfer(case, TreePass(tree, case.prefix))
     tree_pass, impl = TreePass(tree, case.prefix), "triton" if name == KERNEL else name
     return lambda inputs: attend(*inputs, tree_pass, impl=impl)
+
+
+def _by_flashinfer(case: Case, tree_pass: TreePass) -> Callable[[Inputs], Tensor]:
+    flashinfer: Any = importlib.import_module(FLASHINFER)
+    bits: list[Tensor] = []
+
+    def call(inputs: Inputs) -> Tensor:
+        if not bits:
+            mask = tree_pass.mask(None, inputs.q.device).contiguous().view(-1)
+            bits.append(flashinfer.quantization.packbits(mask, bitorder="little"))
+        used = slice(0, case.prefix + case.rows)
+        k, v = (x[0, :, used] for x in (inputs.k, inputs.v))
+        q = inputs.q[0].transpose(0, 1).contiguous()
+        out = flashinfer.single_prefill_with_kv_cache(
+            q, k, v, packed_custom_mask=bits[0], kv_layout="HND"
+        )
+        return out.transpose(0, 1)[None]
+
+    return call
 
 
 def _unmasked(name: str, case: Case, inputs: Inputs) -> Tensor:
