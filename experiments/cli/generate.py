@@ -100,6 +100,13 @@ def generate_command(
     tokens: Annotated[int, typer.Option("--tokens", help="Maximum number of new tokens.")] = 128,
     seed: Annotated[int, typer.Option("--seed", help="Seed of all randomness.")] = 0,
     plugin: Plugins = None,
+    encoder_source: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder-source",
+            help="The text that an encoder-decoder reads; PROMPT, if any, begins its answer.",
+        ),
+    ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Format the prompt with the tokenizer's chat template.")
     ] = False,
@@ -114,7 +121,7 @@ def generate_command(
     with friendly(debug):
         from treespec.experiments.config.places import require_inputs
 
-        text = _prompt(prompt, file)
+        text = "" if encoder_source and prompt is file is None else _prompt(prompt, file)
         require_inputs({"--target": target, "--pair": pair, "--draft": draft})
         from treespec.experiments.config.plugged import plug_in
         from treespec.experiments.errors import ConfigError
@@ -148,7 +155,7 @@ def generate_command(
             chat=chat,
         )
         if as_json:
-            decoded = decode_one(config, text, say=complain)
+            decoded = decode_one(config, text, say=complain, source=encoder_source)
             typer.echo(json_text(_data(decoded, config.samplings[0].name)))
             return
         on_terminal = sys.stdout.isatty()
@@ -160,7 +167,7 @@ def generate_command(
             colour = (ACCEPTED if piece.accepted else ADDED) if coloured else None
             _write(_visible(piece.text) if on_terminal else piece.text, colour)
 
-        decoded = decode_one(config, text, show, complain)
+        decoded = decode_one(config, text, show, complain, source=encoder_source)
         if not decoded.text.endswith("\n"):
             typer.echo()
         complain(_numbers(decoded, config.samplings[0].name))

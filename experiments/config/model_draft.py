@@ -209,7 +209,11 @@ class ModelDraft(Settings):
 
     def make(self, wanted: Wanted) -> Drafter:
         assert not isinstance(wanted.tree, Budget)
-        model: Any = draft_model(wanted.pair, self.model)
+        return make_drafter(self.model_of(wanted.pair), wanted.tree, wanted.law, wanted.sampling)
+
+    def model_of(self, pair: Models) -> TreeModel:
+        """The model that drafts, its vocabulary trimmed if it is to be."""
+        model: Any = draft_model(pair, self.model)
         if self.frequent is not None and self.texts is not None:
             from treespec.models.variants.trimmed import most_frequent
 
@@ -218,12 +222,12 @@ class ModelDraft(Settings):
                     f"frequent = {self.frequent}: the vocabulary of this draft cannot be trimmed (it has "
                     "another tokenizer, or is no model of transformers): leave frequent out"
                 )
-            tokenizer: Any = wanted.pair.tokenizer  # pyrefly: ignore[missing-attribute]
+            tokenizer: Any = pair.tokenizer  # pyrefly: ignore[missing-attribute]
             stamps = tuple((file, stamp(file)) for file in self.texts)
             model = model.of_tokens(
                 most_frequent(_counted_in(stamps, tokenizer), self.frequent, model.own_vocab_size)
             )
-        return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)
+        return model
 
 
 @lru_cache(maxsize=4)

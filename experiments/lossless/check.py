@@ -116,6 +116,11 @@ def check_lossless(
     texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
     loaded = load_with_passes(config.models, experiment.methods, load, reporter)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
+    if pair.target.needs_source:
+        raise ConfigError(
+            f"models.target = {config.models.target}: texts of encoder-decoders are not checked, since "
+            "each has a source of its own; `treespec run` compares greedy texts with plain decoding's"
+        )
     asked = pair.target.model.generation_config
     if note := ignored_in_words(asked, config.samplings, config.stop_strings):
         reporter.note(note)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from treespec.errors import CannotEnlarge, LoadError, TreespecError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.layers import PartOfTarget
-from treespec.experiments.config.model_draft import NO_DRAFT, all_of, label_of_draft
+from treespec.experiments.config.model_draft import NO_DRAFT, ModelDraft, all_of, label_of_draft
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.config.trained import TrainedHead, contracts
 from treespec.experiments.records.manifest import sha256_of
@@ -162,6 +162,18 @@ def parts_of(
             with suppress(TreespecError):
                 parts[label_of_draft(source)] = source.head(target)
     return parts
+
+
+def trimmed_of(methods: Iterable[BuiltMethod], pair: "Pair") -> dict[str, "TransformersModel"]:
+    """The drafts whose vocabulary methods trim, by the name of each source."""
+    drafts = [m.config.draft for m in methods if isinstance(m.config, TreeMethod)]
+    trimmed: dict[str, Any] = {
+        label_of_draft(source): source.model_of(pair)
+        for draft in drafts
+        for source in all_of(draft)
+        if isinstance(source, ModelDraft) and source.frequent is not None
+    }
+    return trimmed
 
 
 def heads_of(methods: Iterable[BuiltMethod], target: "TransformersModel") -> dict[str, str]:

@@ -21,7 +21,7 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompt_rows import RawPrompt
 from treespec.experiments.run.prompts import encode
 from treespec.experiments.run.proof_of_parts import require_proved
-from treespec.experiments.run.session import require_fits
+from treespec.experiments.run.session import require_fits, require_sources
 from treespec.experiments.run.unit import Bench
 from treespec.files import brief
 
@@ -149,13 +149,17 @@ def decode_one(
     show: Callable[[Piece], None] = lambda piece: None,
     say: Callable[[str], None] = lambda text: None,
     load: Callable[[Any], "Pair"] = load_models,
+    *,
+    source: str | None = None,
 ) -> OneText:
     """Decode one text with the only method of a config.
+
+    `source`: what an encoder-decoder reads; the prompt, which may then be empty, begins its answer.
 
     Raises:
         ConfigError, PromptError, LoadError: if the text cannot be decoded.
     """
-    if not prompt:
+    if not prompt and source is None:
         raise PromptError("the prompt is empty: give some text")
     experiment = build(config)
     with naming_options():
@@ -169,9 +173,19 @@ def decode_one(
     for sentence in filter(None, (*dequantised(pair), ignored)):
         say(sentence)
     assert isinstance(config.prompts, TextPrompts)
-    encoded = encode(
-        [RawPrompt("prompt", prompt, None, "the prompt")], config.prompts, pair.tokenizer
-    )
+    if pair.target.needs_source and not source:
+        raise PromptError(
+            "the target is an encoder-decoder: give the text that it reads with --encoder-source"
+        )
+    if source is not None and not pair.target.needs_source:
+        raise PromptError(
+            "--encoder-source is read by encoder-decoders, and the target is a decoder: put the text into "
+            "the prompt"
+        )
+    raw = RawPrompt("prompt", prompt, None, "the prompt", source=source)
+    encoded = encode([raw], config.prompts, pair.tokenizer, begin=pair.target.start_tokens)
+    if source is not None:
+        require_sources(experiment, pair, encoded)
     with naming_options():
         require_fits(experiment, pair, encoded)
     for name, contract in heads_of([method], pair.target).items():

@@ -34,7 +34,7 @@ from treespec.experiments.run.groups import (
     twins_of,
 )
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
-from treespec.experiments.run.models import heads_of, model_data, parts_of
+from treespec.experiments.run.models import heads_of, model_data, parts_of, trimmed_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
 from treespec.experiments.run.prompts import (
     Prompt,
@@ -119,7 +119,12 @@ def prepare(
             samples_of(prompts, config.batch),
             session.ready.measured[0].revision,
             texts_of(prompts[: max(1, config.trees)], pair.tokenizer),
-            model_data(config.models, pair, parts_of(experiment.methods, pair.target), heads),
+            model_data(
+                config.models,
+                pair,
+                parts_of(experiment.methods, pair.target) | trimmed_of(experiment.methods, pair),
+                heads,
+            ),
             tuning,
             warmup,
             meters.about(),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treespec.decoding import require_room
-from treespec.errors import ContextOverflow, TreespecError
-from treespec.experiments.config.build import Experiment, build
+from treespec.errors import ContextOverflow, InvalidPrompt, TreespecError
+from treespec.experiments.config.build import BuiltMethod, Experiment, build
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import all_of, source_of
 from treespec.experiments.config.plugged import require_same_plugins
@@ -28,6 +28,7 @@ from treespec.experiments.run.ranks import rank
 from treespec.experiments.run.tracking import Tracker, open_tracker
 from treespec.experiments.run.tuning import prompts_needed
 from treespec.experiments.run.until import at_most, planned_prompts, require_decidable
+from treespec.models.codec import plain_text
 from treespec.plugins import Budget
 from treespec.tree import Law
 
@@ -316,6 +317,7 @@ def require_fits(
             except TreespecError as error:
                 way = "; prompts.tokens cuts prompts" * isinstance(error, ContextOverflow)
                 raise PromptError(f"{prompt.where}, method {method.name!r}: {error}{way}") from None
+        _require_readable(method, pair, prompts)
         laws = {choice.law for choice in method.choices.values()}
         widest = max(map(len, method.shape.children)) if method.shape else 0
         if laws - {Law.IID} and widest > pair.draft.vocab_size:
@@ -323,3 +325,18 @@ def require_fits(
                 f"method {method.name!r}: {widest} distinct children of one node, but the draft's "
                 f"vocabulary has {pair.draft.vocab_size} tokens"
             )
+
+
+def _require_readable(
+    method: BuiltMethod, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
+) -> None:
+    """Refuse prompts that spell out a special token of a draft of another tokenizer."""
+    models = (pair.draft if name is None else pair.others.get(name) for name in method.draft_models)
+    for shared in [vars(model).get("shared") for model in models if model is not None]:
+        if shared is None:
+            continue
+        for prompt in prompts:
+            try:
+                plain_text(shared.target, shared.draft, prompt.ids)
+            except InvalidPrompt as error:
+                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None

@@ -251,6 +251,8 @@ def load_pair(
         require_attention(attention, torch_device)
     target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
     other = None if draft_place is None else _other(tokenizer, draft_place, other_tokenizer)
+    if draft_place is not None:
+        _require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
     target_weights = read_model(target_place, weights_dtype, torch_device, spread, quantised)
     if spread:
         require_whole(target_weights, target_place.shown, device_map)
@@ -305,6 +307,7 @@ def with_drafts(
     weights_dtype, drafts = dtype_of(dtype), {}
     for name in names:
         place = find(_draft_source(name))
+        _require_decoder(place, pair.target.needs_source)
         other = _other(pair.tokenizer, place, other_tokenizer)
         weights = read_model(place, weights_dtype, pair.target.device, quantised=quantised)
         model = _probed(place, weights, attention, None if other else pair.target.vocab_size)
@@ -363,6 +366,7 @@ def outline_pair(
     target = _outline(target_place)
     if draft_place is None:
         return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size, 0), tokenizer)
+    _require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
     draft_limits = _draft_outline(draft_place, target.vocab_size, tokenizer, other_tokenizer)
     return PairOutline(target, draft_limits, tokenizer)
 
@@ -398,6 +402,16 @@ def _other(tokenizer: Tokenizer, place: Place, allowed: bool) -> Tokenizer | Non
             raise
         return draft
     return None
+
+
+def _require_decoder(draft: Place, with_source: bool) -> None:
+    """Refuse a draft that reads a source behind a target that has none."""
+    config = read_config(draft)
+    if config.is_encoder_decoder and not with_source:
+        raise UnsupportedModel(
+            f"{draft.shown!r}: the draft is an encoder-decoder ({config.model_type}), but the target reads "
+            "no source that it could encode: choose a decoder as the draft"
+        )
 
 
 def _in_ids_of(

@@ -9,8 +9,10 @@ from treespec.draft import ModelDrafter, PromptLookup
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.model_draft import ModelDraft
+from treespec.experiments.config.schema import ModelsConfig
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, config_hash, method_data
+from treespec.experiments.run.models import model_data, trimmed_of
 from treespec.models.load import load_pair
 from treespec.tree import Law
 
@@ -190,3 +192,16 @@ def test_a_manifest_has_the_hashes_of_files_that_sources_read(tmp_path):
     assert set(method_data(method)["files"]) == {"draft.file"}
     assert data(source="lookup")["files"] is None
     assert data(source="suffix_tree", warm=str(tmp_path / "none"))["files"] == {"draft.warm": None}
+
+
+def test_trimmed_drafts_are_in_the_manifest(loaded_pair, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("def walk(tree):\n    return tree\n")
+    draft = {"source": "model", "frequent": 16, "texts": [str(texts)]}
+    methods = build(config(tree(CHAIN), tree(CHAIN, draft=draft))).methods
+    trimmed = trimmed_of(methods, loaded_pair)
+    ((name, model),) = trimmed.items()
+    assert "frequent=16" in name
+    assert len(model.tokens) == 16
+    parts = model_data(ModelsConfig(), loaded_pair, trimmed)["parts"]
+    assert parts[name]["passes"]["kind"] == "eager"

@@ -12,7 +12,10 @@ from treespec import generate, load_pair
 from treespec.errors import InvalidPrompt, UnsupportedModel
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.lossless.check import check_lossless
 from treespec.experiments.measure.searched_run import run
+from treespec.experiments.run.one_text import decode_one, one_text_config
+from treespec.models.load import outline_pair, with_drafts
 
 SOURCES = ("def walk(tree):", "for node in tree.children:\n    yield node", "walk(node)")
 BUDGET = {"kind": "budget", "size": 8, "depth": 4, "branching": 2}
@@ -86,6 +89,43 @@ def test_what_a_run_does_not_cover_is_refused(config, tmp_path, changes, error, 
     changed = {**config, **changes, "prompts": config["prompts"] | changes.get("prompts", {})}
     with pytest.raises(error, match=said):
         run(Config.model_validate(changed), folder=tmp_path / "run")
+
+
+def test_one_text_behind_a_source(pair_folder):
+    """`treespec generate --encoder-source`."""
+
+    def decoded(prompt, source, target=None):
+        config = one_text_config(
+            {"target": target or os.fspath(pair_folder), "dtype": "float32"},
+            {"shape": "expansion:2x2", "draft": None, "law": None, "rule": None},
+            {"temperature": 0}, tokens=12, seed=0, chat=False,
+        )  # fmt: skip
+        return decode_one(config, prompt, source=source)
+
+    expected = generate(load_pair(pair_folder), "def", source=SOURCES[1], max_new_tokens=12)
+    assert decoded("def", SOURCES[1]).tokens == expected.tokens
+    assert decoded("", SOURCES[0]).tokens
+    for source in (None, ""):
+        with pytest.raises(PromptError, match="encoder-decoder: give the text .* --encoder-source"):
+            decoded("def", source)
+    with pytest.raises(PromptError, match="--encoder-source is read by encoder-decoders"):
+        decoded("def", "text", "embedded")
+
+
+def test_what_a_check_does_not_cover_is_refused(config):
+    with pytest.raises(ConfigError, match="texts of encoder-decoders are not checked"):
+        check_lossless(Config.model_validate(config), samples=8)
+
+
+def test_an_encoder_decoder_cannot_draft_for_a_decoder(pair_folder, tiny_pair):
+    pair = os.fspath(tiny_pair / "target"), os.fspath(pair_folder / "draft")
+    for load in (load_pair, outline_pair):
+        with pytest.raises(
+            UnsupportedModel, match=r"encoder-decoder \(t5\), but the target reads no"
+        ):
+            load(*pair)
+    with pytest.raises(UnsupportedModel, match="the target reads no source"):
+        with_drafts(load_pair(pair[0], "none"), [pair[1]])
 
 
 def test_sources_that_cannot_be_read_are_refused(pair_folder, loaded_pair):

@@ -10,6 +10,11 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, generate, load_pair, verify
 from treespec.draft import ModelDrafter, PromptLookup, StringDrafter, make_drafter
 from treespec.errors import InvalidPrompt, TokenizerMismatch
+from treespec.experiments.config.build import build
+from treespec.experiments.config.schema import Config
+from treespec.experiments.errors import PromptError
+from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.session import require_fits
 from treespec.models.codec import Codec, codec_of, token_bytes
 from treespec.models.known_models import folder_of
 from treespec.models.load import EMBEDDED, _embedded, outline_pair
@@ -213,6 +218,18 @@ def test_what_is_refused(folders, tmp_path: Path) -> None:
     loaded = load_pair(*pair, other_tokenizer=True)
     with pytest.raises(InvalidPrompt, match="'</s>', a special token of the draft"):
         loaded.draft.prefill(torch.tensor(loaded.tokenizer.encode("a </s> b")))
+    method = {"kind": "tree", "shape": "chain:2"}
+    config = Config.model_validate({
+        "name": "x", "prompts": {"kind": "tasks"}, "max_new_tokens": 4,
+        "samplings": [{"temperature": 0}], "methods": [method],
+    })  # fmt: skip
+    ids = {text: tuple(loaded.tokenizer.encode(text)) for text in ("a </s> b", "a s b")}
+    prompts = [Prompt(i, text, None, ids[text], text, i) for i, text in enumerate(ids)]
+    require_fits(build(config), loaded, prompts[1:])
+    with pytest.raises(
+        PromptError, match="^a </s> b, method .*'</s>', a special token of the draft"
+    ):
+        require_fits(build(config), loaded, prompts)
     foreign = Tokenizer(models.WordLevel({"Ω": 0, "Ψ": 1}, unk_token="Ω"))
     for file in folders["metaspace"].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())

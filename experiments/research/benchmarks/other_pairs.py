@@ -1,0 +1,174 @@
+"""Measure what encoder-decoders and quantised weights cost, in turns with what they are compared with.
+
+    python -m treespec.experiments.research.benchmarks.other_pairs
+
+- A pass of a BART decoder behind a source against a pass of an OPT decoder that reads as many numbers: both
+  run by their own attention under our mask. The goal is a ratio within 10 % of 1.
+- SmolLM2 quantised by torchao (int8, weights only) against its float32: decoding plainly as the target, and
+  as the draft of its own float32 (a chain of 4).
+
+All passes are eager: our packed kernel does not cover int8, so compiled ones would compare kernels.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from transformers import BartConfig, BartForConditionalGeneration, OPTConfig, OPTForCausalLM
+
+from treespec import Law, Sampling, TorchCoins, decode, load_pair, verify
+from treespec.draft import NoDrafter, make_drafter
+from treespec.experiments.config.schema import ChatPrompts
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.research.benchmarks.results_file import print_and_save
+from treespec.experiments.run.models import weights_data
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.models.transformers_model import TransformersModel
+from treespec.search.intervals import ratio
+from treespec.target import make_target
+from treespec.tree import TreeShape
+
+WIDTH, HEADS, LAYERS, VOCAB, POSITIONS = 512, 8, 6, 8192, 512
+ROUNDS, PREFIX, SOURCE, NODES = 60, 128, 128, (1, 4, 16)
+PROMPTS, TOKENS, DEPTH = 8, 24, 4
+
+PASSES = (
+    keyed("nodes", "nodes"),
+    keyed("encoder-decoder, ms", "over_ms", ".2f"),
+    keyed("decoder, ms", "under_ms", ".2f"),
+    keyed("ratio", "ratio"),
+)
+SPEEDS = (
+    keyed("int8 weights", "role", left=True),
+    keyed("tokens per second, int8", "int8", ".1f"),
+    keyed("float32", "float32", ".1f"),
+    keyed("ratio", "ratio"),
+    keyed("tokens per step, int8", "tokens_per_step", ".2f"),
+)
+
+
+def in_turns(left: Callable[[], object], right: Callable[[], object], rounds: int) -> np.ndarray:
+    """Seconds of both functions in each round `[2, rounds]`; the first round warms up."""
+    taken = np.empty((2, rounds + 1))
+    for i in range(rounds + 1):
+        order = ((0, left), (1, right))
+        for side, work in order if i % 2 else order[::-1]:
+            start = time.perf_counter()
+            work()
+            taken[side, i] = time.perf_counter() - start
+    return taken[:, 1:]
+
+
+def encoder_decoder() -> TransformersModel:
+    """A random BART behind a source. A pass reads 14 matrices of width x width in each decoder layer."""
+    model = BartForConditionalGeneration(
+        BartConfig(
+            vocab_size=VOCAB, d_model=WIDTH, encoder_layers=1, decoder_layers=LAYERS,
+            encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=WIDTH,
+            decoder_ffn_dim=4 * WIDTH, max_position_embeddings=POSITIONS, init_std=0.1,
+        )
+    )  # fmt: skip
+    return TransformersModel(model).condition(torch.arange(SOURCE) + 5)
+
+
+def decoder() -> TransformersModel:
+    """A random OPT, with the layers of BART without cross-attention, and as many numbers to read."""
+    model = OPTForCausalLM(
+        OPTConfig(
+            vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=LAYERS, ffn_dim=5 * WIDTH,
+            num_attention_heads=HEADS, max_position_embeddings=POSITIONS, word_embed_proj_dim=WIDTH,
+            init_std=0.1,
+        )
+    )  # fmt: skip
+    return TransformersModel(model, attention="transformers")
+
+
+def passes(say: Callable[[str], None]) -> list[dict[str, Any]]:
+    models, rows = (encoder_decoder(), decoder()), []
+    for model in models:
+        model.prefill(torch.arange(PREFIX) % 1000 + 5)
+    for nodes in NODES:
+        say(f"passes over {nodes} nodes")
+        tokens, parents = torch.arange(nodes) + 5, (-1, *[0] * (nodes - 1))
+
+        def run(
+            model: TransformersModel,
+            tokens: torch.Tensor = tokens,
+            parents: tuple[int, ...] = parents,
+        ) -> None:
+            model.run(tokens, parents)
+            model.keep(())
+
+        over, under = in_turns(partial(run, models[0]), partial(run, models[1]), ROUNDS)
+        rows.append({
+            "nodes": nodes, "over_ms": 1e3 * np.median(over), "under_ms": 1e3 * np.median(under),
+            "ratio": ratio(over, under),
+        })  # fmt: skip
+    return rows
+
+
+def speeds(target: str, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Tokens per second of each role of the quantised model and of the float32 one, in turns."""
+    whole = load_pair(target, target, dtype="float32")
+    small = load_pair(target, target, dtype="float32", quantised="int8-weight-only",
+                      draft_quantised="int8-weight-only")  # fmt: skip
+    kind = ChatPrompts(kind="chat", count=PROMPTS)
+    prompts = [prompt.ids for prompt in encode(read_prompts(kind)[:PROMPTS], kind, whole.tokenizer)]
+    shape, cold = TreeShape.chain(DEPTH), Sampling(temperature=0.0)
+
+    def steps_of(target: Any, draft: Any, prompt: Sequence[int]) -> int:
+        drafter = (
+            NoDrafter() if draft is None else make_drafter(draft, shape, Law.DETERMINISTIC, cold)
+        )
+        steps = decode(
+            make_target(target), drafter, verify.greedy, torch.tensor(prompt), sampling=cold,
+            coins=TorchCoins(0), max_new_tokens=TOKENS,
+        )  # fmt: skip
+        return len(list(steps))
+
+    rows = []
+    for role, sides in {
+        "as the target, plain": ((small.target, None), (whole.target, None)),
+        f"as its own draft, chain {DEPTH}": (
+            (whole.target, small.draft),
+            (whole.target, whole.draft),
+        ),
+    }.items():
+        taken, steps = np.empty((2, PROMPTS)), [0, 0]
+        for i, prompt in enumerate(prompts):
+            say(f"{role}: text {i + 1} of {PROMPTS}")
+            for side in (0, 1) if i % 2 else (1, 0):
+                start = time.perf_counter()
+                steps[side] += steps_of(*sides[side], prompt)
+                taken[side, i] = time.perf_counter() - start
+        tokens = PROMPTS * TOKENS
+        rows.append({
+            "role": role, "int8": tokens / taken[0].sum(), "float32": tokens / taken[1].sum(),
+            "ratio": ratio(taken[1], taken[0]), "tokens_per_step": tokens / steps[0],
+            "tokens_per_step_float32": tokens / steps[1],
+        })  # fmt: skip
+    models = {"float32": weights_data(whole.target), "int8": weights_data(small.target)}
+    return rows, models
+
+
+def main(target: str = "smollm2") -> None:
+    """Measure, print and save the figures; `target`: the model that is quantised."""
+    torch.manual_seed(0)
+    with Reporter(Console()).task("measuring") as say:
+        of_passes = passes(say)
+        of_speeds, models = speeds(target, say)
+    figures = {"target": target, "passes": of_passes, "speeds": of_speeds, "weights": models}
+    print_and_save(
+        "other_pairs", figures, Table("passes of equal size", PASSES, of_passes),
+        Table(f"{target}, prefill included", SPEEDS, of_speeds), width=120,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    typer.run(main)
