@@ -63,6 +63,8 @@ Size = Annotated[Name, AfterValidator(_size)]
 for _combined in (CascadeDraft, MergeDraft, SyntheticDraft):
     _combined.model_rebuild(force=True)  # with the sources that were registered since
 
+Quantised = Literal["int8-weight-only", "int8-dynamic", "bitsandbytes-int8", "bitsandbytes-nf4"]
+
 PassesAsked = Literal["eager", "compiled", "captured", "auto"]
 
 ChatTemplate = Annotated[
@@ -95,6 +97,15 @@ class ModelsConfig(Strict):
     """Dtype of the weights and of all computation. `fastest` times passes in float32 and bfloat16 on a CPU
     and takes the dtype in which the best method decodes faster; on other devices it is bfloat16. `auto` is
     the dtype the weights are stored in."""
+    draft_dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] | None = None
+    """Dtype of the draft models; null for that of the target."""
+    quantised: Quantised | None = None
+    """Quantise the target's weights while they are loaded: `int8-weight-only` or `int8-dynamic`
+    (activations too, with a scale for each row) by torchao; `bitsandbytes-int8` or `bitsandbytes-nf4` on
+    CUDA. The quantised model is what is preserved, and the baseline. Null to take weights as they are
+    stored, quantised or not."""
+    draft_quantised: Quantised | None = None
+    """The same for the draft models."""
     device: Name = "cpu"
     """Device of both models: `cpu`, `cuda`, `cuda:1` and so on."""
     enlarge: Parameters | Size | dict[str, Count] | None = None

@@ -12,6 +12,7 @@ import torch
 
 from treespec.experiments.measure.timing import seconds_of
 from treespec.experiments.run.observers import synchronizer
+from treespec.models.quantised import stored_bytes
 
 
 class Heads(NamedTuple):
@@ -133,7 +134,7 @@ def weights_read(model: Any) -> list[torch.Tensor]:
 
 
 def pass_bytes(model: Any, rows_cached: float) -> float:
-    """Bytes that one pass over one sequence must read: weights (`weights_read`) and cache.
+    """Bytes that one pass over one sequence must read: stored weights (`weights_read`) and cache.
 
     `rows_cached` are committed tokens and nodes.
     """
@@ -141,7 +142,7 @@ def pass_bytes(model: Any, rows_cached: float) -> float:
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     row = 2 * config.num_key_value_heads * dim * itemsize
     cache = rows_cached * config.num_hidden_layers * row
-    return cache + sum(weight.nbytes for weight in weights_read(model))
+    return cache + sum(map(stored_bytes, weights_read(model)))
 
 
 def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:

@@ -37,6 +37,7 @@ from treespec.experiments.run import notes
 from treespec.experiments.run.models import part_name
 from treespec.experiments.run.notes import keep, kept
 from treespec.experiments.run.progress import Reporter
+from treespec.models.quantised import quantisation_of
 from treespec.tree.shape import TreeShape
 
 if TYPE_CHECKING:
@@ -286,13 +287,14 @@ def _quiet_times(
 
 
 def _will_be_compiled(model: "TransformersModel", asked: str | None) -> bool:
-    """Whether a model's passes will be compiled, as far as this is known before."""
+    """Whether a model's passes will be compiled, by products that can be timed before."""
     from treespec.models.passes.choosing_passes import COMPILED_ATTENTION
     from treespec.models.passes.compiled_pass import missing_for_compiling, too_large_to_pack
     from treespec.models.passes.packed_layers import linear_work
 
     if (
         model.needs_source
+        or quantisation_of(model.model) is not None
         or model.attention not in COMPILED_ATTENTION
         or asked not in ("compiled", "auto")
         or missing_for_compiling()

@@ -14,6 +14,7 @@ from treespec.experiments.config.model_draft import NO_DRAFT, all_of, label_of_d
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.config.trained import TrainedHead, contracts
 from treespec.experiments.records.manifest import sha256_of
+from treespec.models.quantised import is_small, quantisation_of, stored_bytes
 from treespec.models.variants.sublayers import Sublayer, layers_from
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ def load_models(config: ModelsConfig) -> "Pair":
             attention=config.attention,
             device_map=config.device_map,
             tensor_parallel=config.tensor_parallel,
+            draft_dtype=config.draft_dtype,
+            quantised=config.quantised,
+            draft_quantised=config.draft_quantised,
             passes=config.passes,
             draft_passes=config.draft_passes,
         )
@@ -74,10 +78,10 @@ def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltM
 
     for name in _own_drafts(methods):
         with _naming_draft():
-            dtype = as_eager(config).dtype
+            dtype = config.draft_dtype or as_eager(config).dtype
             pair = with_drafts(
                 pair, [name], dtype=dtype, attention=config.attention,
-                other_tokenizer=config.other_tokenizer,
+                other_tokenizer=config.other_tokenizer, quantised=config.draft_quantised,
             )  # fmt: skip
     return pair
 
@@ -115,7 +119,10 @@ def _naming_draft() -> Iterator[None]:
 
 def _key(config: ModelsConfig, message: str) -> str:
     """What to put before an error message, so that it names the config's key."""
-    keys = r"(?:device|dtype|enlarge|attention|device_map|tensor_parallel|passes|draft_passes)\b"
+    keys = (
+        r"(?:device|dtype|enlarge|attention|device_map|tensor_parallel|passes|draft_passes|quantised"
+        r"|draft_quantised)\b"
+    )
     if re.match(keys, message):
         return "models."
     of_draft = config.draft is not None and repr(config.draft) in message
@@ -173,7 +180,9 @@ def model_data(
     data = {"target": _model_data(config.target, pair.target)}
     if config.draft == NO_DRAFT:
         no_draft = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
-        data["draft"] = data["target"] | no_draft | {"passes": None, "gguf": None}
+        data["draft"] = (
+            data["target"] | no_draft | {"passes": None, "gguf": None, "quantised": None}
+        )
     else:
         data["draft"] = _model_data(config.draft or config.target, pair.draft)
     others = {name: _model_data(name, model) for name, model in pair.others.items()}
@@ -193,18 +202,27 @@ def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
         "attention": model.attention,
         "architecture": type(model.model).__name__,
         "context": (model if shared is None else model.inner).max_length,  # pyrefly: ignore[missing-attribute]
+        "quantised": quantisation_of(model.model),
         "gguf": model.gguf and {"file": model.gguf, "sha256": sha256_of(model.gguf)},
     }
 
 
 def dequantised(pair: "Pair") -> list[str]:
-    """A sentence about each model whose weights were read from a GGUF file."""
-    return [
-        f"{model.gguf}: its weights are dequantised to {weights_data(model)['dtype']}, so a pass costs "
-        "what it would without quantisation"
+    """A sentence about each model whose weights are stored in fewer bits than it reads in a pass."""
+    unpacked = [
+        (model.gguf or f"{model.model.name_or_path} ({quantisation_of(model.model)})", model)
         for model in pair.models
-        if model.gguf is not None
+        if model.gguf is not None or _is_unpacked(model)
     ]
+    return [
+        f"{name}: its weights are dequantised to {weights_data(model)['dtype']}, so a pass costs what it "
+        "would without quantisation"
+        for name, model in unpacked
+    ]
+
+
+def _is_unpacked(model: "TransformersModel") -> bool:
+    return quantisation_of(model.model) is not None and not is_small(model.model)
 
 
 def passes_data(model: "TransformersModel") -> dict[str, Any]:
@@ -213,10 +231,11 @@ def passes_data(model: "TransformersModel") -> dict[str, Any]:
 
 
 def weights_data(model: "TransformersModel") -> dict[str, Any]:
-    """Number of parameters of a model, shared ones counted once, and their dtype."""
+    """Number of parameters of a model, shared ones counted once, their bytes as stored, and dtype."""
     parameters = {id(p): p for p in model.model.parameters()}.values()
     return {
         "parameters": sum(p.numel() for p in parameters),
+        "weight_bytes": sum(map(stored_bytes, parameters)),
         "dtype": str(next(iter(parameters)).dtype).removeprefix("torch."),
     }
 

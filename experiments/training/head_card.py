@@ -73,7 +73,6 @@ def card(
     trained: Trained,
     coverage: Covered,
     size: int,
-    environment: Mapping[str, Any],
 ) -> str:
     """The card.
 
@@ -83,7 +82,6 @@ def card(
         trained: what was measured.
         coverage: of its vocabulary.
         size: bytes of its weights.
-        environment: versions and hardware of the training.
     """
     licence = LICENCES.get(config.target, "see the target's")
     parts = [
@@ -92,7 +90,7 @@ def card(
         _about(name, config, trained, size),
         f"## Vocabulary\n\n{_vocabulary(coverage)}",
         f"## Data\n\n{_data(config)}",
-        f"## Recipe\n\n{_recipe(config, trained, environment)}",
+        f"## Recipe\n\n{_recipe(config, trained)}",
         f"## Figures\n\n{_figures(trained)}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -142,8 +140,8 @@ def _data(config: TrainingConfig) -> str:
     return f"{_filled(said)}\n\n{licences}\n\nTheir recipe:\n\n{recipe}"
 
 
-def _recipe(config: TrainingConfig, trained: Trained, environment: Mapping[str, Any]) -> str:
-    hardware, versions = environment["hardware"], environment["versions"]
+def _recipe(config: TrainingConfig, trained: Trained) -> str:
+    hardware, versions = trained.environment["hardware"], trained.environment["versions"]
     machine = hardware["gpu"] or f"{hardware['cpu']}, {hardware['cores']} cores"
     seed = config.seed if trained.seed is None else trained.seed
     used = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers"))
@@ -151,7 +149,7 @@ def _recipe(config: TrainingConfig, trained: Trained, environment: Mapping[str, 
         f"{trained.last['tokens']:,} tokens in batches of {config.batch_tokens:,}, seed {seed}, "
         f"learning rate {trained.learning_rate:g} (Muon for matrices, AdamW at half of it for norms), "
         f"{trained.seconds / 60:.0f} minutes on {machine}, measurements included; {used}, treespec at "
-        f"commit {str(environment['git_hash'])[:8]}."
+        f"commit {str(trained.environment['git_hash'])[:8]}."
     )
     given = {key: value for key, value in trained.settings.items() if value is not None}
     return f"{_filled(said)}\n\n{_yaml(given)}\n\nIts inputs:\n\n{_yaml(trained.inputs)}"

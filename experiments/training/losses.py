@@ -59,9 +59,11 @@ def forward_kl(labels: Labels, logits: Float[Tensor, "*rows v"]) -> Float[Tensor
     If s < 1: s KL(target, renormalised || draft), which is 0 if the draft has the target's distribution
     given that the token is one that it can draft. The gradient is that of the cross-entropy.
     """
-    mass = labels.logs.exp().sum(-1)
-    logs = _draft_logs(labels, logits)
-    return (labels.logs.exp() * (labels.logs - logs)).sum(-1) - torch.xlogy(mass, mass)
+    target_probs = labels.logs.exp()
+    mass = target_probs.sum(-1)
+    return (target_probs * (labels.logs - _draft_logs(labels, logits))).sum(-1) - torch.xlogy(
+        mass, mass
+    )
 
 
 def reverse_kl(labels: Labels, logits: Float[Tensor, "*rows v"]) -> Float[Tensor, "*rows"]:

@@ -27,7 +27,7 @@ from treespec.experiments.training.held_out_answers import HeldOut, TargetSays
 from treespec.experiments.training.on_a_gpu.lean_heads import short
 from treespec.experiments.training.settings import load_training
 from treespec.experiments.training.trained import Trained
-from treespec.files import DATA_BYTES, parse_json, read_bytes, write_whole
+from treespec.files import write_whole
 from treespec.models.reading import WEIGHTS
 
 __all__ = ["ship"]
@@ -67,8 +67,7 @@ def ship(trained: Path, draft: str, name: str, into: Path = FOLDER) -> Path:
         coverage = covered(says, kept)
     tensors = {key: short(tensor) for key, tensor in load_file(source / WEIGHTS).items()}
     folder, size = into / name, sum(tensor.nbytes for tensor in tensors.values())
-    environment = parse_json(read_bytes(trained / "results.json", DATA_BYTES))
-    said = card(name, config, result, coverage, size, environment)
+    said = card(name, config, result, coverage, size)
     write_head(folder, checkpoint.config, tensors)
     write_whole(folder / "README.md", said)
     return folder

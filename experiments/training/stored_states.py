@@ -11,8 +11,8 @@ a run that was killed goes on with the same ones.
 """
 
 import json
-import shutil
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -102,7 +102,7 @@ def _read_all(
     if not missing:
         return
     count, width = data.texts.tokens, reader.parts.width
-    _require_room(folder, [names[i] for i in missing], 2 * count * width)
+    _reserve(folder, {names[i]: 2 * count * width for i in missing} | {NORMALISERS: 4 * count})
     files = {i: _opened(folder, names[i], (count, width), "r+") for i in missing}
     normalisers = _opened(folder, NORMALISERS, (count,), "r+")
     begin = min(done.get(names[i], 0) for i in missing)
@@ -143,16 +143,27 @@ def _half(states: Float[Tensor, "R H"], name: str) -> Float[np.ndarray, "R H"]:
 def _opened(
     folder: Path, name: str, shape: tuple[int, ...], mode: Literal["r", "r+"]
 ) -> np.memmap[Any, Any]:
-    """The file of a state, made as large as it will be."""
-    path, dtype = folder / f"{name}.bin", np.float32 if name == NORMALISERS else np.float16
-    new = mode == "r+" and not path.exists()
-    return np.memmap(path, dtype, "w+" if new else mode, shape=shape)
+    dtype = np.float32 if name == NORMALISERS else np.float16
+    return np.memmap(folder / f"{name}.bin", dtype, mode, shape=shape)
 
 
-def _require_room(folder: Path, names: list[str], size: int) -> None:
-    needed = sum(size for name in names if not (folder / f"{name}.bin").exists())
-    if needed > (free := shutil.disk_usage(folder).free):
+def _reserve(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Make the files that do not exist yet, with all their room on the disk.
+
+    Without it, the disk could fill while they are written, which kills the process: they are mapped.
+    """
+    new = {folder / f"{name}.bin": size for name, size in sizes.items()}
+    new = {path: size for path, size in new.items() if not path.exists()}
+    try:
+        for path, size in new.items():
+            with path.open("wb") as file:
+                if hasattr(os, "posix_fallocate"):  # macOS has none
+                    os.posix_fallocate(file.fileno(), 0, size)
+                file.truncate(size)
+    except OSError as error:
+        for path in new:
+            path.unlink(missing_ok=True)
         raise TrainingError(
-            f"{folder} needs {needed / 1e9:.1f} GB for the target's states on all texts, but has "
-            f"{free / 1e9:.1f} GB: set states: computed, or train on fewer texts"
-        )
+            f"{folder} needs {sum(new.values()) / 1e9:.1f} GB for the target's states on all texts: "
+            f"{error.strerror}; set states: computed, or train on fewer texts"
+        ) from None

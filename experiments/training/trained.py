@@ -36,6 +36,8 @@ class Trained(Strict):
     """Of the draft, from its config."""
     inputs: dict[str, Any]
     """Target, texts and processes that it was trained with."""
+    environment: dict[str, Any]
+    """Versions, hardware and commit of the process that finished it."""
     curve: list[dict[str, Any]]
     """What was measured on the way; the last row is that of the end."""
 

@@ -3,7 +3,7 @@
     OUT/config.yaml             what was trained, with all defaults
     OUT/inputs.json             target, texts and processes, which may not change
     OUT/held_out.json           the target's answers that drafts are measured on
-    OUT/results.json            all drafts side by side, versions and machine
+    OUT/results.json            all drafts side by side, each with versions and machine
     OUT/curves.png              tokens per step while they were trained
     OUT/states/                 the target's hidden states on the texts, if they are stored
     OUT/NAME/head               the draft, in its authors' layout
@@ -39,6 +39,7 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.experiments.training.curves import save_curves
 from treespec.experiments.training.families import Trainee
+from treespec.experiments.training.freed_memory import keep_freed_memory
 from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
 from treespec.experiments.training.loop import Diverged, Progress, Schedule, train
 from treespec.experiments.training.metric import measure
@@ -127,6 +128,7 @@ class TrainingRun:
             Diverged: if a loss is no number.
             OutOfTime: if it was to stop; what is trained stays.
         """
+        keep_freed_memory()
         drafts = self.config.named(only)
         if not drafts:
             names = ", ".join(draft.label for draft in self.config.trainings)
@@ -142,7 +144,7 @@ class TrainingRun:
         if self.others.first:
             standing = [Trained.read(self.out / draft.label) for draft in self.config.trainings]
             everything = [one for one in standing if one is not None]
-            rows = {"drafts": [one.row() for one in everything], **environment()}
+            rows = {"drafts": [one.row() for one in everything]}
             write_whole(self.out / "results.json", json.dumps(rows, indent=1) + "\n")
             save_curves(by_draft(everything), self.out / "curves.png")
 
@@ -288,7 +290,7 @@ class TrainingRun:
             draft=draft.title, seed=draft.seed, family=draft.family,
             parameters=student.size, learning_rate=rate,
             seconds=progress.seconds, curve=progress.curve,
-            settings=draft.model_dump(mode="json"), inputs=self.inputs,
+            settings=draft.model_dump(mode="json"), inputs=self.inputs, environment=environment(),
         )  # fmt: skip
         if first:
             shutil.rmtree(folder / "head", ignore_errors=True)  # of a process that was killed here

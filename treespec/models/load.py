@@ -19,6 +19,7 @@ from treespec.models.decoder_layers import stated_layers
 from treespec.models.known_models import KNOWN
 from treespec.models.passes.choosing_passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
+from treespec.models.quantised import require_quantisation, without_bars
 from treespec.models.same_tokenizer import require_same_tokenizer
 from treespec.models.shared_tokens import shared_tokens
 from treespec.models.some_tokens import Intersection
@@ -187,6 +188,9 @@ def load_pair(
     passes: str | None = None,
     draft_passes: str | None = None,
     other_tokenizer: bool = False,
+    draft_dtype: torch.dtype | str | None = None,
+    quantised: str | None = None,
+    draft_quantised: str | None = None,
 ) -> Pair:
     """Load a target and a draft model.
 
@@ -216,6 +220,11 @@ def load_pair(
         draft_passes: the same for the draft, except that None means eager on CUDA too.
         other_tokenizer: take a draft whose tokenizer differs from the target's too. It drafts the tokens
             that both know (`models.some_tokens.Intersection`), or strings (`treespec.draft.StringDrafter`).
+        draft_dtype: dtype of the draft; None for that of `dtype`.
+        quantised: quantises the target's weights while they are loaded: "int8-weight-only" or
+            "int8-dynamic" (torchao), "bitsandbytes-int8" or "bitsandbytes-nf4" (CUDA). None leaves them
+            as they are stored, quantised or not. The quantised model is the target that is preserved.
+        draft_quantised: the same for the draft.
 
     Returns:
         The pair. Loading prints nothing to stderr unless something is downloaded.
@@ -227,19 +236,22 @@ def load_pair(
         UnsupportedModel: if a model cannot verify trees exactly, or `enlarge` is given for an
             architecture other than llama.
         CannotEnlarge: if `enlarge` is not a size, or is smaller than the target.
-        Unavailable: if `attention` is unknown or does not run on the device, or if the requested passes
-            are not possible.
-        InvalidArgument: if `passes` or `draft_passes` is unknown.
+        Unavailable: if `attention` is unknown or does not run on the device, if the requested passes are
+            not possible, or if a quantisation is not available.
+        InvalidArgument: if `passes`, `draft_passes` or a quantisation is unknown.
     """
     require_passes(passes)
     require_passes(draft_passes)
     weights_dtype, torch_device = dtype_of(dtype), device_of(device)
+    own_dtype = weights_dtype if draft_dtype is None else dtype_of(draft_dtype)
+    require_quantisation(quantised, torch_device)
+    require_quantisation(draft_quantised, torch_device, "draft_quantised")
     spread = _spread_arguments(torch_device, device_map, tensor_parallel, enlarge)
     if not spread:
         require_attention(attention, torch_device)
     target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
     other = None if draft_place is None else _other(tokenizer, draft_place, other_tokenizer)
-    target_weights = read_model(target_place, weights_dtype, torch_device, spread)
+    target_weights = read_model(target_place, weights_dtype, torch_device, spread, quantised)
     if spread:
         require_whole(target_weights, target_place.shown, device_map)
         # The device of the embeddings: tokens enter there, and logits return to it.
@@ -252,7 +264,7 @@ def load_pair(
     choose_passes(target, passes)
     draft_model: DraftModel = NoDraftModel(target.vocab_size)
     if draft_place is not None:
-        draft_weights = read_model(draft_place, weights_dtype, torch_device)
+        draft_weights = read_model(draft_place, own_dtype, torch_device, quantised=draft_quantised)
         width = None if other else target.vocab_size
         own = _probed(draft_place, draft_weights, attention, width)
         choose_passes(own, draft_passes, draft=True)
@@ -273,6 +285,7 @@ def with_drafts(
     attention: str = "auto",
     passes: str | None = None,
     other_tokenizer: bool = False,
+    quantised: str | None = None,
 ) -> Pair:
     """Add further draft models to a pair, on the device of its target.
 
@@ -283,15 +296,17 @@ def with_drafts(
         attention: how each runs trees, as in `load_pair`.
         passes: how each runs its passes, as `draft_passes` in `load_pair`.
         other_tokenizer: as in `load_pair`.
+        quantised: how the weights of each are quantised, as in `load_pair`.
 
     Raises:
-        LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`.
+        LoadError, TokenizerMismatch, UnsupportedModel, Unavailable: see `load_pair`.
     """
+    require_quantisation(quantised, pair.target.device, "draft_quantised")
     weights_dtype, drafts = dtype_of(dtype), {}
     for name in names:
         place = find(_draft_source(name))
         other = _other(pair.tokenizer, place, other_tokenizer)
-        weights = read_model(place, weights_dtype, pair.target.device)
+        weights = read_model(place, weights_dtype, pair.target.device, quantised=quantised)
         model = _probed(place, weights, attention, None if other else pair.target.vocab_size)
         choose_passes(model, passes, draft=True)
         drafts[name] = _in_ids_of(pair.target.vocab_size, pair.tokenizer, model, other)
@@ -446,7 +461,8 @@ def _probed(
 ) -> TransformersModel:
     """Wrap and probe a model; name its place in the error if it cannot run trees."""
     try:
-        model = TransformersModel(weights, vocab_size=vocab_size, attention=attention)
+        with without_bars():  # some quantised weights are unpacked at the first pass
+            model = TransformersModel(weights, vocab_size=vocab_size, attention=attention)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{place.shown!r}: {error}") from error
     model.gguf = None if place.gguf is None else place.shown

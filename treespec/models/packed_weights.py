@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
+from treespec.models.quantised import stored
+
 
 class PackedWeights:
     """The packed copies that graphs of a model and of its shortened versions hold.
@@ -40,8 +42,9 @@ class PackedWeights:
 
         original: Callable[..., Any] = GraphLowering.codegen_with_cpp_wrapper
         own_weights = {
-            weight.untyped_storage().data_ptr()
+            part.untyped_storage().data_ptr()
             for weight in (*self._model.parameters(), *self._model.buffers())
+            for part in stored(weight)
         }
 
         def with_known_copies(graph: Any) -> Any:

@@ -14,8 +14,14 @@ once, when it is wrapped, with a prompt of 3 tokens and a bushy tree of 8 nodes 
 
    must be within `TOLERANCE[dtype]`, and at most a quarter of the largest difference that ignoring the
    tree makes. So rounding in bfloat16 passes, and a wrong mask does not.
+4. A second tree: a path of the first with other siblings, and fewer nodes. The rows of the path must be
+   those of the first tree, within the same bounds.
 
-Three forward passes over at most 55 tokens. An encoder-decoder does all this behind a source of 5 tokens,
+Before that, each layer is examined in a pass over 4 tokens (`models.separate_rows`): a model in which one
+row depends on others is refused, such as one whose activations are quantised with one scale for all rows;
+and a model that rounds activations to 8 bits is judged by the bounds of bfloat16.
+
+Five forward passes over at most 55 tokens. An encoder-decoder does all this behind a source of 5 tokens,
 and by the second route only: its own attention under our mask.
 """
 
@@ -35,6 +41,7 @@ from treespec.models.encoder_decoder import encoded, usual_runner
 from treespec.models.recorder import NOT_ASKED, Recorder
 from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
 from treespec.models.runner import TreeRunner
+from treespec.models.separate_rows import examined
 from treespec.models.support import (
     context_length,
     embedding_count,
@@ -46,6 +53,9 @@ PREFIX = 3
 SOURCE = 5
 """Tokens of the source of an encoder-decoder model."""
 PARENTS = (-1, 0, 0, 1, 2, 1, 0, 6)
+OTHER_PARENTS = (-1, 0, 0, 2, 2)
+SHARED = {0: 0, 2: 1, 3: 3}
+"""Nodes of the second tree, and the nodes of the first with the same path and tokens."""
 BRANCHES = ((0, 1, 3), (0, 2, 4), (0, 1, 5), (0, 6, 7))
 TOKENS = PREFIX + len(PARENTS)
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.15}
@@ -62,6 +72,7 @@ class Finding:
         vocab_size: width of its logits.
         error: largest error of a node, as defined above.
         effect: largest difference that ignoring the tree makes.
+        tolerance: the largest error that rounding explains in this model.
     """
 
     route: Route
@@ -70,6 +81,7 @@ class Finding:
     vocab_size: int
     error: float
     effect: float
+    tolerance: float
 
 
 @torch.inference_mode()
@@ -124,6 +136,7 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
             f"{model_type} model: it returns NaN or infinite logits; check its weights"
         )
     effect = float(_error(ignoring_tree, truth).max())
+    tolerance = _tolerance(model, tokens)
     reasons: list[str] = []
     last: Exception | None = None
     for route in routes:
@@ -140,8 +153,10 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
             _try_prompt(runner, tokens[:PREFIX])
             logits = runner.run(tokens[PREFIX:], PARENTS).logits
             error = float(_error(logits, truth).max())
-            _judge(error, effect, model.dtype)
-            return Finding(route, plain, runner.cache.layout, truth.shape[-1], error, effect)
+            _judge(error, effect, model.dtype, tolerance)
+            _require_same_rows(runner, tokens, logits, min(tolerance, effect / 4))
+            layout = runner.cache.layout
+            return Finding(route, plain, layout, truth.shape[-1], error, effect, tolerance)
         except torch.OutOfMemoryError:
             raise
         except Exception as problem:  # whatever the error, the model does not work by this route
@@ -198,15 +213,19 @@ def _truth(
     texts = [torch.cat([prompt, nodes[list(branch)]]) for branch in BRANCHES]
     padded = [torch.cat([text, text[-1:].expand(TOKENS - len(text))]) for text in texts]
     ids = torch.stack([*padded, tokens])
-    if model.config.is_encoder_decoder:
-        sources = tokens[:SOURCE].expand(len(ids), SOURCE)
-        logits = model(input_ids=sources, decoder_input_ids=ids, use_cache=False).logits
-    else:
-        logits = model(input_ids=ids, use_cache=False).logits
+    logits = _plain_logits(model, tokens, ids)
     truth = torch.empty_like(logits[-1, PREFIX:])
     for row, branch in zip(logits, BRANCHES, strict=False):
         truth[list(branch)] = row[PREFIX : PREFIX + len(branch)]
     return truth, logits[-1, PREFIX:]
+
+
+def _plain_logits(model: PreTrainedModel, tokens: Tensor, ids: Tensor) -> Float[Tensor, "B T V"]:
+    """Logits of the plain model; of an encoder-decoder, behind the first tokens as a source."""
+    if not model.config.is_encoder_decoder:
+        return model(input_ids=ids, use_cache=False).logits
+    sources = tokens[:SOURCE].expand(len(ids), SOURCE)
+    return model(input_ids=sources, decoder_input_ids=ids, use_cache=False).logits
 
 
 def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
@@ -217,8 +236,44 @@ def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[T
     return difference.norm(dim=-1) / centred.norm(dim=-1).clamp_min(1e-30)
 
 
-def _judge(error: float, effect: float, dtype: torch.dtype) -> None:
-    tolerance = TOLERANCE.get(dtype, TOLERANCE[torch.bfloat16])
+def _tolerance(model: PreTrainedModel, tokens: Tensor) -> float:
+    """The largest error that rounding explains, by the model's dtype and by how its layers round.
+
+    Raises:
+        UnsupportedModel: if a layer computes a row from other rows too.
+    """
+    with examined(model) as layers:
+        _plain_logits(model, tokens, tokens[None, : PREFIX + 1])
+    if layers.mixing is not None:
+        raise UnsupportedModel(
+            f"{model.config.model_type} model: its layer {layers.mixing} computes a row from other rows of "
+            "a pass too, as a quantisation of activations with one scale for all rows does, and the logits "
+            "of a node would depend on its siblings: quantise activations with a scale for each row, or "
+            "weights only"
+        )
+    coarse = TOLERANCE[torch.bfloat16]
+    tolerance = TOLERANCE.get(model.dtype, coarse)
+    return tolerance if layers.step <= tolerance else coarse
+
+
+def _require_same_rows(
+    runner: TreeRunner, tokens: Tensor, logits: Float[Tensor, "N V"], bound: float
+) -> None:
+    """Check that nodes of one path have the same rows in a tree with other siblings and fewer nodes."""
+    nodes = tokens[PREFIX:].flip(0)[: len(OTHER_PARENTS)].clone()
+    others, same = [*SHARED], [*SHARED.values()]
+    nodes[others] = tokens[PREFIX:][same]
+    error = float(_error(runner.run(nodes, OTHER_PARENTS).logits[others], logits[same]).max())
+    if not error <= bound:
+        raise UnsupportedModel(
+            f"the logits of a node differ by {error:.2g} of their norm between two trees in which its path "
+            f"is the same ({bound:.2g} is allowed): they depend on its siblings"
+        )
+
+
+def _judge(error: float, effect: float, dtype: torch.dtype, tolerance: float | None = None) -> None:
+    if tolerance is None:
+        tolerance = TOLERANCE.get(dtype, TOLERANCE[torch.bfloat16])
     if not error <= tolerance:
         raise UnsupportedModel(
             f"its logits on a tree differ from sequential decoding by {error:.2g} of their norm "

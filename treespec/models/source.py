@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging
 
-from treespec.errors import LoadError, UnsupportedModel, said
+from treespec.errors import LoadError, UnsupportedModel, in_words, said
 from treespec.models.gguf_files import (
     SUFFIX,
     dequantised,
@@ -31,6 +32,7 @@ from treespec.models.gguf_files import (
     without_bar,
 )
 from treespec.models.known_models import KNOWN, folder_of
+from treespec.models.quantised import settings_of, without_bars
 from treespec.models.reading import PICKLES, Files, reading
 from treespec.models.support import context_length
 
@@ -141,16 +143,23 @@ def read_model(
     dtype: torch.dtype | str,
     device: torch.device | None,
     spread: Mapping[str, Any] | None = None,
+    quantised: str | None = None,
 ) -> PreTrainedModel:
     """Read a language model, in evaluation mode and with all of its weights.
 
     The weights of GGUF files are dequantised.
 
     `spread`: arguments that spread the model over several devices (`models.variants.spread`), instead of
-    `device`.
+    `device`. `quantised`: how weights are quantised (`models.quantised.KINDS`).
     """
-    config = read_config(place)
-    with quiet(place), reading(place.shown, "weights"):
+    config = read_config(place, quantised)
+    settings: dict[str, Any] = {}
+    if quantised is not None:
+        settings = {"quantization_config": settings_of(quantised)}
+    if (quantised or _stated_quantisation(config)) and not spread and device is not None:
+        # Quantised weights are made on their device: some cannot be moved.
+        spread = {} if device.type == "cpu" else {"device_map": {"": device}}
+    with quiet(place), without_bars(), reading(place.shown, "weights"):
         model, loading = _reader(config).from_pretrained(
             place.name,
             config=config,
@@ -159,6 +168,7 @@ def read_model(
             ignore_mismatched_sizes=True,
             **place.arguments,
             **({} if place.gguf is None else dequantised()),
+            **settings,
             **(spread or {}),
         )
     wrong = sorted(loading["missing_keys"]) + sorted(
@@ -175,7 +185,11 @@ def read_model(
     return model.eval().requires_grad_(False)
 
 
-def read_config(place: Place) -> PreTrainedConfig:
+def read_config(place: Place, quantised: str | None = None) -> PreTrainedConfig:
+    """Read a model's configuration, and refuse what cannot be loaded here, before weights are read.
+
+    `quantised`: how the weights are to be quantised.
+    """
     with quiet(place), reading(place.shown, "configuration"):
         # transformers ignores a damaged one, and texts would not end where they should
         Files(place.name).data("generation_config.json")
@@ -192,6 +206,11 @@ def read_config(place: Place) -> PreTrainedConfig:
             "behind an encoder of text"
         )
     _require_known_quantisation(place, config)
+    if quantised is not None and (_stated_quantisation(config) or place.gguf is not None):
+        raise LoadError(
+            f"quantised={quantised!r}: the weights of {place.shown!r} are quantised already"
+            + (": leave the key out" if place.gguf is None else ", in a GGUF file: give a folder")
+        )
     try:
         context_length(config)
     except UnsupportedModel as error:
@@ -204,11 +223,16 @@ def _reader(config: PreTrainedConfig) -> Any:
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 
 
-def _require_known_quantisation(place: Place, config: PreTrainedConfig) -> None:
-    """Refuse a quantisation that transformers does not know: it would read the weights as they are."""
+def _stated_quantisation(config: PreTrainedConfig) -> Any:
+    """The settings of the quantisation in which the weights are stored; None if they are not quantised."""
     text = config.get_text_config(decoder=True)
     stated = (getattr(each, "quantization_config", None) for each in (config, text))
-    if (settings := next(filter(None, stated), None)) is None:
+    return next(filter(None, stated), None)
+
+
+def _require_known_quantisation(place: Place, config: PreTrainedConfig) -> None:
+    """Refuse a quantisation that transformers does not know, or that cannot be read here."""
+    if (settings := _stated_quantisation(config)) is None:
         return
     from transformers.quantizers import AutoHfQuantizer
 
@@ -218,6 +242,14 @@ def _require_known_quantisation(place: Place, config: PreTrainedConfig) -> None:
                 f"{place.name!r}: quant_method = {settings['quant_method']!r} of its config.json is one "
                 "that transformers does not know: update it, or use weights without quantisation"
             )
+        try:
+            quantizer = AutoHfQuantizer.from_config(deepcopy(settings), pre_quantized=True)
+            quantizer.validate_environment(device_map=None)
+        except (ImportError, RuntimeError, ValueError) as error:
+            raise LoadError(
+                f"{place.name!r} is quantised in a way that cannot be read here "
+                f"(quant_method = {settings['quant_method']!r}): {in_words(error, 'transformers')}"
+            ) from error
 
 
 def require_weights(place: Place) -> None:

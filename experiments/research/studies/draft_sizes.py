@@ -56,7 +56,8 @@ def size_of(net: nn.Module, pair: Pair, *, once: bool) -> DraftSize:
     """The size of a network: what it shares with the target was not trained, and is read all the same."""
     model: Any = pair.target.model
     shared = {parameter.data_ptr() for parameter in model.parameters()}
-    own = [p for name, p in net.named_parameters() if not _of_vocabulary(name)]
+    rows = pair.target.vocab_size  # of the matrices that Medusa's heads may have
+    own = [p for name, p in net.named_parameters() if not _of_vocabulary(name) and len(p) != rows]
     return DraftSize(
         trained=sum(p.numel() for p in own if p.data_ptr() not in shared),
         level_bytes=sum(p.nbytes for p in _read(net)),

@@ -92,11 +92,13 @@ def chosen_by_replay(recordings: Recordings) -> dict[str, Any]:
             shapes[source] = {form: asdict(shape) for form, shape in best.items()}
             times = recordings.times(source)
             found["plain"].setdefault(setting.name, 1 / times.plain_s(law="deterministic"))
+    cold = [setting.name for setting in config.samplings if not setting.temperature]
     heads = [source for source, method in sources.items() if runs_a_model(method)]
     warm = [setting.name for setting in config.samplings if setting.temperature]
     if heads and warm:
         best_head = max(heads, key=lambda head: _speed(found["shapes"][warm[0]][head]))
-        trees = {size: of_size(recordings, best_head, warm[0], size) for size in DRAWN_SIZES}
+        by = (cold or warm)[0]  # trees chosen for chosen children would favour these
+        trees = {size: of_size(recordings, best_head, by, size) for size in DRAWN_SIZES}
         shapes = {size: asdict(tree) for size, tree in trees.items() if tree is not None}
         found["drawn"] = {"head": best_head, "sampling": warm[0], "shapes": shapes}
     sizes = sizes_of({s: m for s, m in sources.items() if runs_a_model(m)}, recordings.pair)
@@ -205,11 +207,14 @@ def _run(
 def seconds_each(
     config: Config, chosen: Mapping[str, Any], sampling: str, methods: Sequence[TreeMethod]
 ) -> Iterator[float]:
-    """Seconds that a prompt takes under plain decoding and under each method, as predicted."""
-    plain = chosen["plain"][sampling]
+    """Seconds that a prompt takes under plain decoding and under each method, as predicted.
+
+    Methods of a source count as its slowest shape, those without a prediction as plain decoding.
+    """
+    plain, sources = chosen["plain"][sampling], sources_of(config)
     yield SLOWER * config.max_new_tokens / plain
     for method in methods:
-        shapes = chosen["shapes"][sampling].get(_of(method), {})
+        source = _of(method) if _of(method) in sources else chosen["drawn"]["head"]
+        shapes = chosen["shapes"][sampling].get(source, {})
         rates = [shape["tokens_per_second"] for shape in shapes.values()]
-        rate = max([plain, *(rate for rate in rates if rate)]) if rates else plain
-        yield SLOWER * config.max_new_tokens / rate
+        yield SLOWER * config.max_new_tokens / min(filter(None, rates), default=plain)

@@ -25,7 +25,7 @@ from treespec.draft.trained.eagle_files import save_eagle
 from treespec.draft.trained.head_model import HeadModel
 from treespec.experiments.run.transformers_hooks import plain_twin
 from treespec.experiments.training.losses import Loss
-from treespec.experiments.training.packing import additive
+from treespec.experiments.training.students import steps_attention
 from treespec.experiments.training.students.student import (
     Learned,
     Student,
@@ -88,6 +88,7 @@ class HeadStudent(Student):
         super().__init__()
         self._head, self._loss = (head,), loss  # not a part of this module: its network is
         net: Any = plain_twin(head)
+        net.set_attn_implementation(steps_attention.NAME)
         self.net, self.steps, self.share = net, steps, share
         self.reads, self.kept = head.contract.reads, kept if net.kept is None else net.kept
         open_to_training(net, target.model)
@@ -106,15 +107,13 @@ class HeadStudent(Student):
         packed, cache = taught.packed, DynamicCache()
         states = self.net.fuse(taught.features.flatten(0, 1)).unflatten(0, packed.ids.shape)[:, :-1]
         first = packed.mask()[:, :, :-1, :-1]
-        diagonal = additive(torch.eye(first.shape[-1], dtype=torch.bool, device=first.device))
-        diagonal = diagonal.expand_as(first)
         for step in range(self.steps):
             with self._states.watched():
                 hidden = self.net.model(
                     ahead(packed.ids, 1 + step)[:, :-1],
                     states,
                     position_ids=packed.positions[:, :-1] + step,
-                    attention_mask=torch.cat([first, *[diagonal] * step], dim=-1).to(states.dtype),
+                    attention_mask=first,
                     past_key_values=cache,
                 )[0]
                 states = self._states.taken_of_batch()[:, :, 0]

@@ -1,6 +1,5 @@
 """Trained heads become shipped ones, with a card that says what was measured."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -46,14 +45,13 @@ def test_a_trained_head_is_shipped_with_its_card(tmp_path: Path) -> None:
     assert coverage.mass is not None
     assert coverage.mass.estimate == pytest.approx(float(rows[:, kept].sum() / len(rows)), abs=1e-6)
     card = " ".join((folder / "README.md").read_text().split())
-    versions = json.loads((trained / "results.json").read_text())["versions"]
     lost = f"{100 * (1 - coverage.mass.estimate):.2f} %"
     chain = f"{result.last['tokens_per_step_chain_4']:.3f}"
     for said in (
         "512 of the target's 4,096",
         lost,
         chain,
-        versions["torch"],
+        result.environment["versions"]["torch"],
         "inner: 32",
         "seed 3,",
     ):

@@ -1,5 +1,6 @@
 """States of a target on disk: they teach what a pass teaches, and a reading that was killed goes on."""
 
+import errno
 import json
 
 import pytest
@@ -75,12 +76,14 @@ def test_a_reading_that_was_killed_goes_on_with_the_same_states(
 def test_a_disk_without_room_is_said_before_anything_is_read(
     loaded_pair, data, tmp_path, monkeypatch
 ):
-    class Full:
-        free = 10
+    def full(file: int, begin: int, size: int) -> None:
+        if len([*tmp_path.glob("*.bin")]) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Full)
-    with pytest.raises(TrainingError, match=r"but has 0\.0 GB: set states: computed"):
+    monkeypatch.setattr(module.os, "posix_fallocate", full)
+    with pytest.raises(TrainingError, match=r"GB.*No space left on device; set states: computed"):
         stored_states(loaded_pair.target, Features((1,)), data, tmp_path, Reporter(None))
+    assert not [*tmp_path.glob("*.bin")]
 
 
 def test_what_a_draft_wrote_itself_is_read_anew(loaded_pair, data, tmp_path):

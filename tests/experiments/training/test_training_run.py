@@ -86,7 +86,7 @@ def test_a_killed_training_ends_with_the_same_weights(
         }
     saved = json.loads((tmp_path / "killed" / "results.json").read_text())
     assert saved["drafts"][0]["draft"] == "eagle3"
-    assert "versions" in saved
+    assert "versions" in saved["drafts"][0]["environment"]
 
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years")

@@ -19,7 +19,7 @@ from treespec.models.pass_kinds import PASSES, Passes
 from treespec.models.passes.code_on_disk import is_on_disk, note_on_disk
 from treespec.models.passes.compiled_pass import CompiledPass
 from treespec.models.passes.compiled_runner import LEVELS, CompiledRunner
-from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
+from treespec.models.probe import PARENTS, PREFIX, TOKENS
 from treespec.models.transformers_model import TransformersModel
 
 log = logging.getLogger("treespec")
@@ -173,7 +173,7 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     error = max(float(_error(logits, expected).max()) for logits in outputs)
     alone = _error(compiled.run(nodes[:1], (-1,)).logits, ordinary.run(nodes[:1], (-1,)).logits)
     error = max(error, float(alone.max()), _error_behind_text(ordinary, compiled))
-    tolerance = TOLERANCE.get(model.model.dtype, TOLERANCE[torch.bfloat16])
+    tolerance = model.finding.tolerance
     if not error <= min(tolerance, effect / 4):
         raise UnsupportedModel(
             f"{model.model.config.model_type} models: logits of a compiled pass differ from those of an "

@@ -47,6 +47,7 @@ from treespec.models.passes.given_states import first_states, room_for_states, s
 from treespec.models.passes.joined_pass import JoinedPass
 from treespec.models.passes.packed_layers import packed_linears
 from treespec.models.passes.tree_arrays import MOST_NODES, tree_arrays
+from treespec.models.quantised import stored, stored_bytes
 from treespec.models.routes import OwnAttention, Route
 
 log = logging.getLogger("treespec")
@@ -182,7 +183,11 @@ class CompiledPass:
 
     def _current_weights(self) -> tuple[list[int], list[torch.dtype]]:
         """Addresses and dtypes of the model's weights."""
-        weights: Any = [owner[name] for owner, name in self._parameters]
+        weights = [
+            part
+            for owner, name in self._parameters
+            for part in stored(owner[name])  # pyrefly: ignore[bad-argument-type]
+        ]
         return [*map(Tensor.data_ptr, weights)], [*map(attrgetter("dtype"), weights)]
 
     def _compiled(
@@ -284,7 +289,7 @@ class CompiledPass:
 
 def too_large_to_pack(model: PreTrainedModel) -> str | None:
     """Why no packed copies of a model's weights are made; None if there is room for them."""
-    copies = sum({id(p): p.nbytes for p in model.parameters()}.values())
+    copies = sum({id(p): stored_bytes(p) for p in model.parameters()}.values())
     free = psutil.virtual_memory().available
     if copies <= LARGEST_SHARE_OF_FREE_MEMORY * free:
         return None

@@ -32,6 +32,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from treespec.errors import CannotEnlarge, UnsupportedModel
+from treespec.models.quantised import stored
 from treespec.models.variants.enlarged_shape import (
     EnlargeTo,
     head_dim_of,
@@ -163,7 +164,8 @@ def _require_plain_llama(model: PreTrainedModel) -> None:
         )
     known = {*_corners(model.config, model.config, torch.device("cpu"))}
     for name, parameter in model.named_parameters():
-        if name.split(".")[-2] not in known or not parameter.is_floating_point():
+        quantised = len(stored(parameter)) > 1 or not parameter.is_floating_point()
+        if name.split(".")[-2] not in known or quantised:
             raise UnsupportedModel(
                 f"cannot enlarge this llama: its parameter {name} ({parameter.dtype}) is not that of "
                 "a plain llama; load it without quantisation or adapters"

@@ -196,7 +196,34 @@ def _decode(data: dict[str, Any]) -> Finding:
     )
 
 
-FINDINGS = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode}
+def _peers(data: dict[str, Any]) -> Finding:
+    rows = [
+        {"size": cell["size"], "way": way, "speed": speed, "over": cell["ours_over"].get(way),
+         "same": cell["same_ids"][way]}
+        for cell in data["cells"].values()
+        for way, speed in cell.get("tokens_per_second", {}).items()
+    ]  # fmt: skip
+    columns = (
+        keyed("target", "size", left=True),
+        keyed("way", "way", left=True),
+        keyed("tok/s", "speed", ".1f"),
+        keyed("ours / it", "over", ".3f"),
+        keyed("tokens as ours", "same"),
+    )
+    reasons = [
+        f"{cell['size']}, {way}: {reason}"
+        for cell in data["cells"].values()
+        for way, reason in (cell.get("unavailable", {}) | _error(cell)).items()
+    ]
+    notes = [*reasons, "ours / it: tokens per second, the median of the ratios of each round."]
+    return _finding("Plain decoding, side by side", columns, rows, notes, data)
+
+
+def _error(cell: _Cell) -> dict[str, str]:
+    return {"all": cell["error"]} if "error" in cell else {}
+
+
+FINDINGS = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode, "peers": _peers}
 """For each part, how its file becomes a finding."""
 
 

@@ -9,16 +9,18 @@ from io import StringIO
 import pytest
 import torch
 from rich.console import Console
+from tiny_models import build
 
 from treespec.experiments.measure.roofline import Heads
 from treespec.experiments.research.benchmarks.gpu import __main__ as command
-from treespec.experiments.research.benchmarks.gpu import accuracy, decode_times, kernel_times
+from treespec.experiments.research.benchmarks.gpu import accuracy, decode_times, kernel_times, peers
 from treespec.experiments.research.benchmarks.gpu.candidates import (
     CANDIDATES,
     Case,
     call_of,
     inputs_of,
 )
+from treespec.experiments.research.benchmarks.gpu.fast_loop import FastLoop
 from treespec.experiments.research.benchmarks.gpu.gpu_session import BrokenDevice, Session, Store
 from treespec.experiments.research.benchmarks.results_file import RESULTS
 
@@ -118,6 +120,23 @@ def test_accuracy_notices_what_is_wrong(monkeypatch, kernel, passes):
     options = (("window", 5), ("page", 16))
     case = accuracy.Case("bf16", Heads(4, 2, 16), 9, 40, "both", options)
     assert accuracy.check(case, CPU)["passed"] is passes
+
+
+def test_the_fast_loop_decodes_as_generate_does():
+    model = build("llama").eval()
+    prompt = torch.tensor([5, 3, 8, 1, 9])
+    right = model.generate(prompt[None], max_new_tokens=12, do_sample=False, eos_token_id=None)
+    found = FastLoop(model, 5 + 12, compiled=False)(prompt, 12)
+    assert found == right[0, 5:].tolist()
+    assert len(set(found)) > 2
+
+
+def test_peers_decode_the_same_text(session):
+    peers.run(session, LATER)
+    (cell,) = read(session.folder, "peers")["cells"].values()
+    assert cell["unavailable"] == {}
+    assert cell["same_ids"] == dict.fromkeys((peers.OURS, *peers.PEERS), peers.DRY_NEW)
+    assert {*cell["ours_over"]} == {*peers.PEERS}
 
 
 def test_a_baseline_that_fails_is_written_down(session, monkeypatch):

@@ -56,7 +56,7 @@ def test_a_draft_without_one_of_its_seeds_is_left_out(tmp_path: Path) -> None:
         (tmp_path / draft.label).mkdir()
         Trained(
             draft=draft.title, seed=draft.seed, family=draft.family, parameters=1, learning_rate=0.1,
-            seconds=1.0, settings={}, inputs={}, curve=[{"tokens": 1}],
+            seconds=1.0, settings={}, inputs={}, environment={}, curve=[{"tokens": 1}],
         ).save(tmp_path / draft.label)  # fmt: skip
     groups = finished(tmp_path)
     assert [*groups] == ["forward_kl"]
