@@ -15,7 +15,8 @@ levels cost 0.9 ms; with passes compiled to some 8 kernels a layer 0.2 ms. By le
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,8 @@ from treespec.tree.kept_rows import kept_rows
 from treespec.tree.unread_tree import UnreadTree
 
 
-class DraftKind(NamedTuple):
+@dataclass(frozen=True)
+class DraftKind:
     """What a static draft is made for; equal kinds share memory and graph.
 
     Args:
@@ -56,28 +58,33 @@ class DraftKind(NamedTuple):
     embedded: int | None
     device: torch.device
 
-    @property
+    @cached_property
     def levels(self) -> Levels:
         """The levels of the shape."""
         return levels_of(self.shape, self.device)
 
-    @property
+    @cached_property
     def parents_by_level(self) -> list[tuple[int, ...]]:
         """For each level, the parents of all rows that have run after it."""
         return self.levels.passes(self.committed - 1)[0]
 
-    @property
+    @cached_property
+    def row_of(self) -> dict[int, int]:
+        """The model's row of each node that is run."""
+        return self.levels.passes(self.committed - 1)[1]
+
+    @cached_property
     def kept(self) -> Int[Tensor, "N D"] | None:
         """What the cache keeps, for each node at which a path can end (`treespec.tree.kept_rows`)."""
-        return _kept(self.shape, self.committed, self.device)
+        return kept_rows(self.shape, self.row_of, self.committed - 1, self.device)
 
-    @property
+    @cached_property
     def uniforms(self) -> int:
         """Number of uniforms that it takes."""
         shape = self.shape
         return uniforms_needed([len(shape.children[node]) for node in shape.internal], self.law)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows behind the committed ones that it writes, padding included."""
         from treespec.models.passes.static_levels import rows_of_levels
@@ -87,6 +94,10 @@ class DraftKind(NamedTuple):
     def make(self, cache: Any, new_pass: Any) -> "StaticDraft":
         """Its memory, for a cache; see `treespec.models.passes.static_pass.WorkKind`."""
         return StaticDraft(self, cache, new_pass)
+
+
+kind_of = lru_cache(maxsize=256)(DraftKind)
+"""A kind by its fields; what it computes is computed once."""
 
 
 class Drafted(NamedTuple):
@@ -187,7 +198,7 @@ def static_kind(
         return None
     if model.length + committed + shape.depth > model.max_length:
         return None
-    return DraftKind(
+    return kind_of(
         shape, law, sampling, committed, model.vocab_size, model.readable_tokens, model.device
     )
 
@@ -203,20 +214,13 @@ def draft_at_once(
     runner = model.repeats
     work = runner.work(kind)
     work.load(committed, coins.uniforms(kind.uniforms))
-    levels, parents_by_level = kind.levels, kind.parents_by_level
-    drafted = runner.do(kind, work, parents_by_level[-1])
+    drafted = runner.do(kind, work, kind.parents_by_level[-1])
     numbers = drafted.numbers.clone()
     probs = None if drafted.probs is None else drafted.probs.clone()
 
     def refuse() -> None:
-        for level, logits in zip(levels.levels, drafted.logits, strict=True):
+        for level, logits in zip(kind.levels.levels, drafted.logits, strict=True):
             require_finite(logits, "draft", level.nodes)
 
     tree = UnreadTree(kind.shape, numbers[:-1], probs, kind.law, numbers, kind.width, refuse)
-    return tree, levels.passes(kind.committed - 1)[1]
-
-
-@lru_cache(maxsize=256)
-def _kept(shape: TreeShape, committed: int, device: torch.device) -> Int[Tensor, "N D"] | None:
-    rows = levels_of(shape, device).passes(committed - 1)[1]
-    return kept_rows(shape, rows, committed - 1, device)
+    return tree, kind.row_of
