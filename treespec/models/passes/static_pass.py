@@ -16,8 +16,10 @@ This file contains no CUDA graphs: it is an ordinary pass, and runs in Triton's 
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -102,7 +104,7 @@ class StaticPass:
         Raises:
             InvalidTree: if the cache has too few rows; on the device this would go unnoticed.
         """
-        rows, nodes = self.size
+        rows = self.size.rows
         if prefix_len + first + rows > self.cache.capacity:
             raise InvalidTree(
                 f"{prefix_len + first} rows and a bucket of {rows} nodes do not fit into a cache of "
@@ -111,7 +113,9 @@ class StaticPass:
         # Every copy has its own pinned memory, which the allocator does not reuse before it was read.
         pinned = self.arrays.buffer.is_cuda
         buffer = torch.empty(self.arrays.buffer.shape, dtype=torch.int32, pin_memory=pinned)
-        fill(PassArrays(buffer, rows, nodes), 0, tree, prefix_len, range(first, tree.size))
+        line = buffer.numpy()
+        line[:] = _filled(tree.parents, self.size, first)
+        line[0, 0] = prefix_len
         self.arrays.buffer.copy_(buffer, non_blocking=True)
         self.input_ids[0, : len(tokens)].copy_(tokens, non_blocking=True)
 
@@ -301,6 +305,15 @@ class StaticRunner(TreeRunner):
         """Drop everything that is tied to the old addresses of the cache."""
         self._passes.clear()
         self._works.clear()
+
+
+@lru_cache(maxsize=256)
+def _filled(parents: tuple[int, ...], size: Size, first: int) -> np.ndarray:
+    """What the buffer of a pass holds, without a prefix; trees of one shape differ in nothing else."""
+    rows, nodes = size
+    line = PassArrays.empty(1, rows, nodes)
+    fill(line, 0, topology(parents), 0, range(first, len(parents)))
+    return line.buffer.numpy()
 
 
 class _KernelAttention(TreeAttention):

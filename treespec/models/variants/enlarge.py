@@ -113,7 +113,7 @@ def _require_memory(parameters: int, model: PreTrainedModel) -> None:
     if needed > total:
         raise CannotEnlarge(
             f"cannot enlarge to {parameters:,} parameters: they take {needed / 2**30:,.0f} GiB, but "
-            f"{model.device} has {total / 2**30:,.0f} GiB"
+            f"{model.device} has {total / 2**30:,.0f} GiB: {(needed - total) / 2**30:,.1f} GiB are missing"
         )
 
 

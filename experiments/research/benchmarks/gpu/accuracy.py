@@ -78,7 +78,7 @@ def run(session: Session, deadline: float) -> None:
     """Check the cases until all are done or the time is over."""
     todo, worst = cases(session.dry), 0.0
     store = session.store("accuracy", cells=len(todo))
-    for case in session.each("accuracy", todo, deadline):
+    for case in session.each("accuracy", todo, deadline, store):
         try:
             cell = check(case, session.device)
         except torch.OutOfMemoryError as error:  # the reference in float64 is large

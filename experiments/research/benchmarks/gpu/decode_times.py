@@ -2,9 +2,10 @@
 
 The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (with heads of dimension 64 instead
 of 128 and its own vocabulary). Its outputs do not change, so drafts are accepted as often as before, and it
-costs as much as models of these shapes. Plain decoding, a chain and a tree run with passes launched one
-kernel after another ("eager"), with captured graphs of the target ("graph"), and with captured graphs of
-target and draft ("graphs"). The draft stays small.
+costs as much as models of these shapes. Cells of graphs are measured with as many words as Llama 3 too
+(`wide_words`): the head of a 1B model is then a fifth of its bytes. Plain decoding, a chain and a tree run
+with passes launched one kernel after another ("eager"), with captured graphs of the target ("graph"), and
+with captured graphs of target and draft ("graphs"). The draft stays small.
 
 The floor of a step is the sum over its passes of the bytes that each pass must read (weights and cache),
 divided by the bandwidth from the data sheet.
@@ -23,6 +24,7 @@ from treespec.experiments.measure.roofline import pass_bytes
 from treespec.experiments.measure.timing import Spans, TimedText, timed_forward, timed_text
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
+from treespec.experiments.research.benchmarks.gpu.wide_words import LLAMA_WORDS, widened
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
@@ -36,8 +38,8 @@ LLAMA: dict[str, dict[str, int]] = {
         "num_attention_heads": heads, "num_key_value_heads": kv_heads,
     }
     for name, hidden, layers, intermediate, heads, kv_heads in (
-        ("1B", 2048, 16, 8192, 32, 8),
         ("8B", 4096, 32, 14336, 64, 16),
+        ("1B", 2048, 16, 8192, 32, 8),
         ("3B", 3072, 28, 8192, 48, 16),
     )
 }  # fmt: skip
@@ -56,6 +58,7 @@ SIZES = 2, 512, 48
 """Number of prompts, tokens of each prompt, new tokens of each."""
 
 DRY_SIZES = 1, 16, 5
+DRY_WORDS = 5_000
 WARM_UP = 6
 """New tokens before the clock starts, while kernels are compiled and graphs captured."""
 
@@ -67,22 +70,26 @@ class Case(NamedTuple):
     temperature: float
     method: str
     target: str
+    words: int | None = None
 
     @property
     def key(self) -> str:
         """A readable key for files and messages."""
-        return f"{self.size} T={self.temperature:g} {self.method} {self.target}"
+        words = "" if self.words is None else f" {self.words} words"
+        return f"{self.size} T={self.temperature:g} {self.method} {self.target}{words}"
 
 
 def cases(dry: bool) -> list[Case]:
     """All cells, grouped by model: an enlarged model serves all its cells before the next one is made."""
     return [
-        Case(size, temperature, method, target)
+        Case(size, temperature, method, target, words)
         for size in (DRY if dry else LLAMA)
+        for words in (None, DRY_WORDS if dry else LLAMA_WORDS)
         for temperature in ((0.0,) if dry else (0.0, 1.0))
         for method in SHAPES
         for target in TARGETS
         if target != "graphs" or SHAPES[method].size > 1
+        if words is None or target != "eager" or dry
     ]
 
 
@@ -93,10 +100,10 @@ def run(session: Session, deadline: float) -> None:
         "decode", dtype="bfloat16", cells=len(todo),
         **dict(zip(("prompts", "prompt_tokens", "new_tokens"), texts, strict=True)),
     )  # fmt: skip
-    pair, enlarged, problem = None, None, ""
-    for case in session.each("decode", todo, deadline):
-        if case.size != enlarged:
-            pair, enlarged, problem = None, case.size, ""
+    pair, enlarged, problem, facts = None, None, "", {}
+    for case in session.each("decode", todo, deadline, store):
+        if (case.size, case.words) != enlarged:
+            pair, enlarged, problem, facts = None, (case.size, case.words), "", {}
             gc.collect()
             session.recover("the last model")
             try:
@@ -104,10 +111,15 @@ def run(session: Session, deadline: float) -> None:
                     "embedded", dtype="bfloat16", device=session.device,
                     enlarge=(DRY if session.dry else LLAMA)[case.size],
                 )  # fmt: skip
+                if case.words is not None:
+                    (given,) = embedded_prompts(pair.tokenizer, 1, texts[1])
+                    text = torch.tensor(given.ids, device=session.device)
+                    pair, mass = widened(pair, case.words, text)
+                    facts = {"mass_of_further_words": mass}
             except Exception as error:
                 problem = f"loading: {in_words(error, 'the loading')}"
         cell = {"error": problem} if pair is None else _cell(pair, case, session, *texts)
-        store.add(case.key, case._asdict() | cell)
+        store.add(case.key, case._asdict() | facts | cell)
         if "error" in cell and "out of memory" not in cell["error"]:
             session.fail("decode", case.key, cell["error"])
         if "error" in cell:
@@ -140,7 +152,10 @@ def _cell(
 
     try:
         decoded(prompts[0], min(new_tokens, WARM_UP))
+        if session.energy is not None:
+            session.energy.begin()
         texts = [decoded(prompt) for prompt in prompts]
+        joules = None if session.energy is None else session.energy.end(0.0)
         # Stages and draft passes are timed in a separate run, since timing them takes time.
         staged = [
             decoded(prompt, stages=timer, passes=[timed_forward(pair.draft.model, draft_passes)])
@@ -158,7 +173,8 @@ def _cell(
         name: statistics.median(s for timer in stages for s in timer.seconds[name][1:])
         for name in STAGES
     }
-    passes = len(draft_passes) / staged_steps
+    # A captured pass runs none of the model's Python code: there the shape says how many there are.
+    passes = len(draft_passes) / staged_steps or float(shape.depth)
     cached = statistics.mean(len(prompt) for prompt in prompts) + new_tokens / 2
     draft_bytes = pass_bytes(pair.draft.model, cached) if shape.size > 1 else 0.0
     verify_ms = 1e3 * pass_bytes(pair.target.model, cached + shape.size) / session.peak.bandwidth
@@ -177,6 +193,11 @@ def _cell(
         "verify_floor_ms": verify_ms,
         "draft_floor_ms": draft_ms,
         "step_over_floor": round(step_ms / (verify_ms + draft_ms), 3),
+        "step_over_measured": round(
+            step_ms * session.measured.bandwidth / session.peak.bandwidth / (verify_ms + draft_ms),
+            3,
+        ),
+        "joules_per_token": None if joules is None else round(joules / (count * new_tokens), 4),
         "verify_over_floor": round(1e3 * medians["verify"] / verify_ms, 3),
         "text": " ".join(map(str, texts[0].text)),
     }

@@ -12,6 +12,7 @@ from rich.console import Console
 from treespec.experiments.measure.roofline import Floor, Heads
 from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
 from treespec.experiments.report.terminal import print_finding, say
+from treespec.experiments.research.benchmarks.gpu.a_a import LARGEST_HALF_WIDTH
 from treespec.experiments.research.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
 
 _Cell = Mapping[str, Any]
@@ -165,6 +166,7 @@ def _decode(data: dict[str, Any]) -> Finding:
 
     columns = (
         keyed("target", "size", left=True),
+        Column[_Cell]("words", lambda cell: _number(cell.get("words"), 0)),
         keyed("temp.", "temperature", "g"),
         keyed("method", "method", left=True),
         keyed("passes", "target", left=True),
@@ -176,6 +178,8 @@ def _decode(data: dict[str, Any]) -> Finding:
         Column[_Cell]("floor", floor),
         value("verify / floor", "verify_over_floor", 2),
         value("step / floor", "step_over_floor", 2),
+        value("/ measured", "step_over_measured", 2),
+        value("J/token", "joules_per_token", 3),
         Column[_Cell]("same text", same, left=True),
     )
     reasons = [
@@ -187,7 +191,8 @@ def _decode(data: dict[str, Any]) -> Finding:
         *dict.fromkeys(reasons),
         "Milliseconds per step; draft and verify: medians of these stages, each with synchronization.",
         "floor: bytes of all passes of a step over the bandwidth; / floor: time of the verify stage over "
-        "its floor, and of the whole step over its floor.",
+        "its floor, and of the whole step over its floor; / measured: the same with the bandwidth that a "
+        "copy reaches.",
         "same text: whether the text equals that of the first row of this size, at temperature 0; in "
         "bfloat16 other kernels round differently, so a near tie may be decided differently.",
     ]
@@ -223,7 +228,77 @@ def _error(cell: _Cell) -> dict[str, str]:
     return {"all": cell["error"]} if "error" in cell else {}
 
 
-FINDINGS = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode, "peers": _peers}
+def _values(title: str, keys: Mapping[str, tuple[str, int | None]]) -> Any:
+    """Makes the table of a part whose cells are its rows; `keys`: by column, its key and its digits."""
+
+    def column(name: str, key: str, digits: int | None) -> Column[_Cell]:
+        if digits is None:
+            return Column[_Cell](name, lambda cell: str(cell.get(key, NONE)), left=True)
+        return Column[_Cell](name, lambda cell: _number(cell.get(key), digits))
+
+    def finding(data: dict[str, Any]) -> Finding:
+        cells = list(data["cells"].values())
+        problems = [f"{key}: {why}" for key, cell in data["cells"].items() if (why := _why(cell))]
+        columns = [column(name, *given) for name, given in keys.items()]
+        return _finding(title, columns, cells, problems, data)
+
+    return finding
+
+
+def _why(cell: _Cell) -> str:
+    return cell.get("unavailable") or cell.get("error", "")
+
+
+_draft = _values(
+    "Drafting a tree",
+    {
+        "draft": ("model", None), "tree": ("method", None), "temp.": ("temperature", 0),
+        "way": ("way", None), "ms": ("ms", 3), "graph, ms": ("graph_ms", 3),
+    },
+)  # fmt: skip
+
+
+def _profile(data: dict[str, Any]) -> Finding:
+    finding = _values(
+        "What a step consists of",
+        {
+            "target": ("size", None), "method": ("method", None), "ms/step": ("ms_per_step", 3),
+            "kernels": ("kernels_ms", 3), "launches": ("launches", 0), "waiting": ("waiting_ms", 3),
+            "bytes": ("floor_ms", 3), "/ sheet": ("over_sheet", 2),
+            "/ measured": ("over_measured", 2),
+        },
+    )(data)  # fmt: skip
+    rows = [
+        kernel | {"case": key}
+        for key, cell in data["cells"].items()
+        for kernel in cell.get("kernels", [])
+    ]
+    columns = (
+        keyed("step of", "case", left=True), keyed("us", "us", ".1f"), keyed("calls", "calls", ".1f"),
+        Column[_Cell]("kernel", lambda row: row["name"][:80], left=True),
+    )  # fmt: skip
+    kernels = Table("Kernels of a step", columns, rows)
+    return Finding(finding.title, [*finding.tables, kernels], finding.notes)
+
+
+def _aa(data: dict[str, Any]) -> Finding:
+    finding = _values(
+        "A method against itself",
+        {
+            "run": ("run", 0), "ratio": ("ratio", 4), "half-width": ("half_width", 4),
+            "contains 1": ("contains_1", None), "J/token": ("joules_per_token", 3),
+        },
+    )(data)  # fmt: skip
+    halves = [cell["half_width"] for cell in data["cells"].values() if "half_width" in cell]
+    narrow = sum(half <= LARGEST_HALF_WIDTH for half in halves)
+    said = f"{narrow} of {len(halves)} intervals are at most {LARGEST_HALF_WIDTH:.1%} to each side."
+    return Finding(finding.title, finding.tables, [said, *finding.notes])
+
+
+FINDINGS = {
+    "accuracy": _accuracy, "decode": _decode, "profile": _profile, "draft": _draft,
+    "kernels": _kernels, "peers": _peers, "aa": _aa,
+}  # fmt: skip
 """For each part, how its file becomes a finding."""
 
 

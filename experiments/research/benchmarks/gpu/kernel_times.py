@@ -51,7 +51,7 @@ def run(session: Session, deadline: float) -> None:
         "kernels", dtype=str(DTYPE), seconds=SECONDS, flex_tile=KERNEL_OPTIONS,
         cells=len(todo) * len(CANDIDATES),
     )  # fmt: skip
-    for case in session.each("kernels", todo, deadline):
+    for case in session.each("kernels", todo, deadline, store):
         for name, cell in _measure(session, case):
             store.add(f"{case.key} {name}", cell)
             if name == KERNEL and "error" in cell and "out of memory" not in cell["error"]:

@@ -58,7 +58,7 @@ def run(session: Session, deadline: float) -> None:
     store = session.store(
         "peers", dtype="bfloat16", cells=len(todo), prompt_tokens=prompt, new_tokens=new
     )
-    for case in session.each("peers", todo, deadline):
+    for case in session.each("peers", todo, deadline, store):
         try:
             cell = _cell(session, case, prompt, new)
         except Exception as error:

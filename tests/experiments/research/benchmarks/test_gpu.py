@@ -13,6 +13,7 @@ from tiny_models import build
 
 from treespec.experiments.measure.roofline import Heads
 from treespec.experiments.research.benchmarks.gpu import __main__ as command
+from treespec.experiments.research.benchmarks.gpu import a_a as aa
 from treespec.experiments.research.benchmarks.gpu import accuracy, decode_times, kernel_times, peers
 from treespec.experiments.research.benchmarks.gpu.candidates import (
     CANDIDATES,
@@ -47,6 +48,21 @@ def test_a_killed_run_keeps_what_it_has(tmp_path):
     store.add("a", {"us": 1})
     store.add("b", {"us": 2})
     assert json.loads(store.path.read_text())["cells"] == {"a": {"us": 1}, "b": {"us": 2}}
+
+
+def test_a_run_continues_where_the_last_one_ended(session, monkeypatch):
+    """Cells of the same code and settings are kept, but for those that failed."""
+    cells = iter([{"ms": 1}, {"error": "out of memory"}, {"ms": 3}])
+    todo = [aa.Case(1), aa.Case(2), aa.Case(3)]
+    store = session.store("x", cells=3)
+    for case in session.each("x", todo, LATER, store):
+        store.add(case.key, next(cells))
+    again = session.store("x", cells=3)
+    assert [case.run for case in session.each("x", todo, LATER, again)] == [2]
+    assert not session.store("x", cells=4).cells
+    monkeypatch.setattr(again, "_head", again._head | {"source_hash": "other"})
+    again.add("run 1", {"ms": 1})
+    assert not session.store("x", cells=3).cells
 
 
 # parts
@@ -212,8 +228,10 @@ def test_the_dry_run_goes_to_its_end(tmp_path):
     for own in decoding["cells"].values():
         assert ("unavailable" in own) == (own["target"] != "eager")
     eager = [own for own in decoding["cells"].values() if own["target"] == "eager"]
-    assert [own["nodes"] for own in eager] == [1, 5, 22]
-    assert [own["draft_passes_per_step"] > 0 for own in eager] == [False, True, True]
+    assert [own["nodes"] for own in eager] == [1, 5, 22] * 2
+    assert [own["draft_passes_per_step"] > 0 for own in eager] == [False, True, True] * 2
+    assert len({own["text"] for own in eager}) == 1, "with more words the texts stay"
+    assert all(0 < own.get("mass_of_further_words", 1e-6) < 1e-3 for own in eager)
     for data in (checked, kernels, decoding):
         assert data["dry"] is True
         assert data["hardware"]["cpu"]

@@ -1,0 +1,139 @@
+"""What a step consists of: the time of each kernel, and what is left, beside the bytes that it must read.
+
+`ms_per_step` is measured without the profiler; `kernels_ms` is the sum over the kernels that it sees; the
+difference is the time in which the device waits: for the host, and between kernels. A kernel that reads
+weights should take its bytes over the bandwidth; the others are what a step costs beyond them.
+"""
+
+import gc
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from treespec import Sampling, TorchCoins, decode, load_pair, verify
+from treespec.draft import make_drafter
+from treespec.errors import in_words
+from treespec.experiments.measure.roofline import pass_bytes
+from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA, SHAPES
+from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
+from treespec.experiments.run.observers import synchronizer
+from treespec.experiments.run.prompts import embedded_prompts
+from treespec.models.load import Pair
+from treespec.models.passes.choosing_passes import choose_passes
+from treespec.step import Step
+from treespec.target import make_target
+
+PROMPT, WARM_UP, STEPS = 512, 6, 10
+DRY_PROMPT, DRY_STEPS = 12, 1
+MOST_KERNELS = 16
+"""Kernels that are listed; the others are added up."""
+
+
+class Case(NamedTuple):
+    """A size of model and a method."""
+
+    size: str
+    method: str
+
+    @property
+    def key(self) -> str:
+        """A readable key for files and messages."""
+        return f"{self.size} {self.method}"
+
+
+def cases(dry: bool) -> list[Case]:
+    """All cells, the largest model first."""
+    sizes, methods = (DRY, ["chain 4"]) if dry else (("8B", "1B"), ["chain 4", "plain"])
+    return [Case(size, method) for size in sizes for method in methods]
+
+
+def run(session: Session, deadline: float) -> None:
+    """Measure the cells until all exist or the time is over."""
+    todo = cases(session.dry)
+    store = session.store("profile", dtype="bfloat16", cells=len(todo), steps=STEPS)
+    for case in session.each("profile", todo, deadline, store):
+        try:
+            cell = _cell(case, session)
+        except Exception as error:
+            cell = {"error": in_words(error, "the profile")}
+            if "out of memory" not in cell["error"]:
+                session.fail("profile", case.key, cell["error"])
+        store.add(case.key, case._asdict() | cell)
+        gc.collect()
+        session.recover(case.key)
+
+
+def _cell(case: Case, session: Session) -> dict[str, Any]:
+    shape = (DRY if session.dry else LLAMA)[case.size]
+    pair = load_pair("embedded", dtype="bfloat16", device=session.device, enlarge=shape)
+    if not session.dry:
+        choose_passes(pair.draft, "captured", draft=True)
+    length, count = (DRY_PROMPT, DRY_STEPS) if session.dry else (PROMPT, STEPS)
+    (given,) = embedded_prompts(pair.tokenizer, 1, length)
+    prompt = torch.tensor(given.ids, device=session.device)
+    wait, steps = synchronizer(session.device), _steps(pair, case, prompt)
+    for _ in islice(steps, 1 if session.dry else WARM_UP):
+        pass
+    wait()
+    start = time.perf_counter()
+    for _ in islice(steps, count):
+        pass
+    wait()
+    ms = 1e3 * (time.perf_counter() - start) / count
+    on_gpu = session.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
+        for _ in islice(steps, count):
+            pass
+        wait()
+    kernels = _kernels(seen, count, on_gpu)
+    total = sum(kernel["us"] for kernel in kernels) / 1e3
+    moved = pass_bytes(pair.target.model, len(prompt) + SHAPES[case.method].size)
+    floor = 1e3 * moved / session.peak.bandwidth
+    return {
+        "ms_per_step": round(ms, 4),
+        "kernels_ms": round(total, 4),
+        "launches": round(sum(kernel["calls"] for kernel in kernels), 1),
+        "waiting_ms": round(ms - total, 4),
+        "floor_ms": round(floor, 4),
+        "over_sheet": round(ms / floor, 3),
+        "over_measured": round(ms / (1e3 * moved / session.measured.bandwidth), 3),
+        "kernels": kernels[:MOST_KERNELS],
+        "others_us": round(sum(kernel["us"] for kernel in kernels[MOST_KERNELS:]), 2),
+    }
+
+
+def _steps(pair: Pair, case: Case, prompt: torch.Tensor) -> Iterator[Step]:
+    """Steps without an end: greedy, as many as the context holds."""
+    sampling, shape = Sampling(temperature=0.0), SHAPES[case.method]
+    law = verify.usual_law(sampling)
+    room = 40 * shape.size
+    for part in (pair.target, pair.draft):
+        part.reserve(len(prompt) + room + shape.size)
+    return decode(
+        make_target(pair.target),
+        make_drafter(pair.draft, shape, law, sampling),
+        verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
+        prompt,
+        sampling=sampling,
+        coins=TorchCoins(0),
+        max_new_tokens=room,
+    )
+
+
+def _kernels(seen: Any, steps: int, on_gpu: bool) -> list[dict[str, Any]]:
+    """Name, calls and microseconds of each kernel, per step, the longest first."""
+    time_of = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+    rows = [
+        {
+            "name": event.key,
+            "calls": round(event.count / steps, 2),
+            "us": round(getattr(event, time_of) / steps, 2),
+        }
+        for event in seen.key_averages()
+    ]
+    rows = [row for row in rows if row["us"] > 0]
+    return sorted(rows, key=lambda row: -row["us"])
