@@ -1,8 +1,7 @@
 """The command line: which parts run, on which device, and for how long.
 
-    python -m treespec.experiments.research.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] \\
-        [--out FOLDER]
-                                         [--minutes 8]
+    python -m treespec.experiments.research.benchmarks.gpu [accuracy|kernels|layers|decode|table|all] \\
+        [--dry] [--out FOLDER] [--minutes 8]
 
 Exit code 0: success, even if goals are missed. 1: the kernel was wrong or failed, or decoding failed.
 """
@@ -17,8 +16,13 @@ from typing import Annotated, Literal
 
 import typer
 
-PARTS = {"accuracy": "accuracy", "kernels": "kernel_times", "decode": "decode_times"}
-"""The parts, and their modules."""
+PARTS = {
+    "accuracy": "accuracy",
+    "kernels": "kernel_times",
+    "layers": "layer_times",
+    "decode": "decode_times",
+}
+"""The parts, and their modules; `layers` runs only by name."""
 
 ENDS_AT_SHARE = {"accuracy": 0.2, "kernels": 0.72, "decode": 1.0}
 """End of each part as a share of the total time; a part that ends earlier leaves its time to the next."""
@@ -30,7 +34,7 @@ WIDTH = 170
 
 def main(
     part: Annotated[
-        Literal["accuracy", "kernels", "decode", "table", "all"], typer.Argument()
+        Literal["accuracy", "kernels", "layers", "decode", "table", "all"], typer.Argument()
     ] = "all",
     dry: Annotated[
         bool, typer.Option("--dry", help=f"run tiny shapes on the CPU: a {DRY}")
