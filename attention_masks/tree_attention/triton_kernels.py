@@ -48,8 +48,8 @@ TINY: tl.constexpr = tl.constexpr(1.0e-30)
 MIN_CHUNK: tl.constexpr = tl.constexpr(256)
 """Splits are multiples of this many keys, unless they are merged in place; a multiple of every BLOCK_N."""
 
-MERGED_ROWS: tl.constexpr = tl.constexpr(32)
-"""Largest number of rows that a program merges at once; every larger BLOCK_M is a multiple of it."""
+MERGED_AT_ONCE: tl.constexpr = tl.constexpr(4096)
+"""Largest number of sums (rows x BLOCK_D) that a program merges at once: more would spill."""
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
@@ -331,7 +331,8 @@ def attend_split(
         if ended == splits - 1:
             column = tl.program_id(1).to(tl.int64)
             out_base = out_ptr + sequence * out_batch
-            part_rows: tl.constexpr = MERGED_ROWS if BLOCK_M > MERGED_ROWS else BLOCK_M
+            most: tl.constexpr = MERGED_AT_ONCE // BLOCK_D
+            part_rows: tl.constexpr = most if most < BLOCK_M else BLOCK_M
             # In parts, so that nothing of this is held in registers before.
             for start in range(0, BLOCK_M, part_rows):
                 at = tl.program_id(0) * BLOCK_M + start + tl.arange(0, part_rows)

@@ -45,6 +45,9 @@ from treespec.models.passes.merged_projections import (
 PASS = "treespec_pass"
 """The argument by which layers are given the attention of a pass (`treespec.models.attention`)."""
 
+OPTIONS = {"emulate_precision_casts": True}
+"""Round where the model's own operations do, so that near ties are more often decided as by them."""
+
 ONE_OPERATION = (nn.Embedding, nn.ModuleList, nn.Dropout, nn.Linear)
 """Modules beside the layers that are not compiled."""
 
@@ -129,7 +132,7 @@ class CompiledLayers:
 
             without_repetitions(graph)
             self.compilations += function is _layer
-            code: Any = compile_fx(graph, inputs)
+            code: Any = compile_fx(graph, inputs, config_patches=OPTIONS)
             return code
 
         # Functions that share a code object share compiled code, and the limit of its number.

@@ -29,6 +29,7 @@ from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
 from treespec.models.passes.choosing_passes import choose_passes
+from treespec.models.passes.layers_trial import compiled_layers
 from treespec.protocols import Target
 from treespec.target import ModelTarget
 
@@ -180,7 +181,11 @@ def _cell(
     verify_ms = 1e3 * pass_bytes(pair.target.model, cached + shape.size) / session.peak.bandwidth
     draft_ms = 1e3 * passes * draft_bytes / session.peak.bandwidth
     step_ms = 1e3 * seconds / steps
-    return {
+    layers: dict[str, Any] = {}
+    if case.target != "eager":
+        trial = compiled_layers(pair.target)
+        layers = {"uncompiled": trial.why, "trial_s": round(trial.seconds, 1)}
+    return layers | {
         "parameters": sum(weight.numel() for weight in pair.target.model.parameters()),
         "nodes": shape.size,
         "steps": steps,

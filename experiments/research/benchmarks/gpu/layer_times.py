@@ -1,0 +1,121 @@
+"""Time the captured pass alone, with compiled layers and without, and compare it with what it must read.
+
+The embedded target is enlarged to the shapes of Llama 3's 1B and 8B (`decode_times`). Each cell is a tree
+of some nodes behind 512 tokens: the time of a replay, the bytes of weights and cache over the bandwidth of
+the data sheet, and how long the first pass took, which compiles. Code that is found on disk is not compiled
+again: name an empty folder in TORCHINDUCTOR_CACHE_DIR to measure that.
+"""
+
+import statistics
+import time
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from attention_masks import topology
+from treespec import load_pair
+from treespec.errors import in_words
+from treespec.experiments.measure.roofline import pass_bytes
+from treespec.experiments.measure.timing import seconds_of
+from treespec.experiments.research.benchmarks.gpu.candidates import BRANCHING
+from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA
+from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
+from treespec.experiments.run.observers import synchronizer
+from treespec.features import Features
+from treespec.models.hidden_states import HiddenStates
+from treespec.models.passes.captured_runner import capture
+from treespec.models.passes.compiled_layers import CompiledLayers
+from treespec.models.passes.layers_trial import compiled_layers
+from treespec.models.passes.static_pass import StaticPass, StaticRunner
+from treespec.models.passes.static_sizes import size_of
+from treespec.models.transformers_model import TransformersModel
+
+NODES = (1, 2, 4, 8, 16)
+PREFIX, DRY_PREFIX = 512, 16
+REPLAYS = 50
+
+
+class Case(NamedTuple):
+    """One model, its layers compiled or not."""
+
+    size: str
+    compiled: bool
+
+    @property
+    def key(self) -> str:
+        """A readable key for files and messages."""
+        return f"{self.size} {'compiled' if self.compiled else 'operations'}"
+
+
+def cases(dry: bool) -> list[Case]:
+    """All cases; a dry run compiles nothing."""
+    return [
+        Case(size, compiled)
+        for size in (DRY if dry else ("1B", "8B"))
+        for compiled in ((False,) if dry else (False, True))
+    ]
+
+
+def run(session: Session, deadline: float) -> None:
+    """Measure the cases until all exist or the time is over."""
+    todo, prefix = cases(session.dry), DRY_PREFIX if session.dry else PREFIX
+    store = session.store("layers", dtype="bfloat16", prefix=prefix, nodes=NODES)
+    model, pair, made = None, None, ""
+    for case in session.each("layers", todo, deadline):
+        try:
+            if model is None or made != case.size:
+                model, pair, made = None, None, case.size
+                session.recover("the last model")
+                shape = (DRY if session.dry else LLAMA)[case.size]
+                pair = load_pair("embedded", dtype="bfloat16", device=session.device, enlarge=shape)
+                model = pair.target
+            trial = compiled_layers(model) if case.compiled else None
+            layers = None if trial is None else trial.layers
+            cell = {"uncompiled": trial.why, "trial_s": trial.seconds} if trial else {}
+            with torch.inference_mode():
+                cells = [_cell(session, model, layers, nodes, prefix) for nodes in NODES]
+            cell |= {"nodes": cells, "compilations": layers.compilations if layers else 0}
+        except Exception as problem:
+            cell = {"error": in_words(problem, "the pass")}
+            session.fail("layers", case.key, cell["error"])
+        store.add(case.key, case._asdict() | cell)
+
+
+def _cell(
+    session: Session,
+    model: TransformersModel,
+    layers: CompiledLayers | None,
+    nodes: int,
+    prefix: int,
+) -> dict[str, Any]:
+    own = model.fresh(runner=partial(StaticRunner, layers=layers))
+    tokens = torch.arange(prefix + nodes, device=model.device) % model.vocab_size
+    own.reserve(prefix + 2 * nodes)
+    own.prefill(tokens[:prefix])
+    cache, size = own.runner.cache, size_of(0, nodes)
+    cache.begin(0, size.rows)
+    states = HiddenStates(model.model, Features())
+    static = StaticPass(model.model, cache, size, states, layers)
+    parents = [-1, *(i // BRANCHING for i in range(nodes - 1))]
+    static.load(tokens[prefix:], topology(parents), prefix)
+    wait = synchronizer(session.device)
+    start = time.perf_counter()
+    static.run()
+    wait()
+    first_s = time.perf_counter() - start
+    call = static.run
+    if session.device.type == "cuda":
+        pool = torch.cuda.graph_pool_handle()
+        graph, _ = capture(static, torch.cuda.Stream(session.device), pool)
+        call = graph.replay
+    times = [seconds_of(call, wait) for _ in range(3 if session.dry else REPLAYS)]
+    floor_ms = 1e3 * pass_bytes(model.model, prefix + nodes) / session.peak.bandwidth
+    pass_ms = 1e3 * statistics.median(times)
+    return {
+        "nodes": nodes,
+        "first_s": round(first_s, 3),
+        "pass_ms": round(pass_ms, 4),
+        "floor_ms": round(floor_ms, 4),
+        "over_floor": round(pass_ms / floor_ms, 3),
+    }
