@@ -188,6 +188,12 @@ class ChatPrompts(_Texts):
     kind: Literal["chat"]
 
 
+class SummaryPrompts(_Selection):
+    """The eighteen requests for a summary among those of kind `chat`, as sources of encoder-decoders."""
+
+    kind: Literal["summaries"]
+
+
 class TextPrompts(_Texts):
     """A UTF-8 text file: one prompt, or several separated by lines that contain only `separator`."""
 
@@ -257,6 +263,7 @@ Prompts = Annotated[
     EmbeddedPrompts
     | TaskPrompts
     | ChatPrompts
+    | SummaryPrompts
     | TextPrompts
     | JsonlPrompts
     | SpecBenchPrompts

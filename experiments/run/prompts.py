@@ -21,6 +21,7 @@ from treespec.experiments.config.schema import (
     JsonlPrompts,
     Prompts,
     SpecBenchPrompts,
+    SummaryPrompts,
     TaskPrompts,
     TextPrompts,
 )
@@ -29,7 +30,10 @@ from treespec.experiments.run.prompt_rows import RawPrompt, prompt_in_row
 from treespec.experiments.run.seeds import keys_of
 from treespec.files import DATA_BYTES, brief, in_json, open_file, parse_json, read_text
 
-OURS = {EmbeddedPrompts: "held_out.jsonl", TaskPrompts: "tasks.jsonl", ChatPrompts: "chat.jsonl"}
+OURS = {
+    EmbeddedPrompts: "held_out.jsonl", TaskPrompts: "tasks.jsonl", ChatPrompts: "chat.jsonl",
+    SummaryPrompts: "chat.jsonl",
+}  # fmt: skip
 """Files of our own prompts, beside the embedded pair."""
 
 TUNING_FROM, TUNING = 96, 48
@@ -69,7 +73,7 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     """
     least = config.least_characters or 0
     enough = None if config.count is None or more is None else config.skip + config.count + more
-    if isinstance(config, EmbeddedPrompts | TaskPrompts | ChatPrompts):
+    if isinstance(config, EmbeddedPrompts | TaskPrompts | ChatPrompts | SummaryPrompts):
         path = Path(str(files("treespec"))) / "embedded" / OURS[type(config)]
     else:
         path = Path(config.path)
@@ -78,6 +82,11 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
             prompts = list(_jsonl(path, field="text", name="file"))
         case TaskPrompts() | ChatPrompts():
             prompts = list(_jsonl(path, field="turns", name="id"))
+        case SummaryPrompts():
+            rows = _jsonl(path, field="turns", name="id")
+            prompts = [
+                replace(r, text="", source=r.text) for r in rows if r.category == "summaries"
+            ]
         case TextPrompts():
             prompts = _text(path, config.separator)
         case HfDatasetPrompts():
@@ -125,6 +134,10 @@ def encode(
     `first` is the index of the first prompt. `begin`: tokens that begin the text of an encoder-decoder,
     whose source is read as it is; empty for decoders.
     """
+    if isinstance(config, SummaryPrompts) and not begin:
+        raise PromptError(
+            "prompts.kind = 'summaries' is read by encoder-decoders: name such a target, or kind 'chat'"
+        )
     if (source := getattr(config, "source", None)) is not None and not begin:
         raise PromptError(
             f"prompts.source = {brief(source, 60)} is read by encoder-decoders in a run: name such a "

@@ -53,6 +53,7 @@ TEXTS = {
 """Other texts, by vocabulary: of documents, datastores and past texts."""
 
 CHAIN, TREE = TreeShape.chain(2), TreeShape.from_parents([-1, 0, 0, 1])
+PAIR = TreeShape.expansion([2])
 SIZE = {"size": 6, "branching": 2}
 HIGH = ((0.9, 0.5, 0.2),)
 MODELS = (
@@ -331,6 +332,14 @@ def _models() -> list[Case]:
             *("chain", law, 3),
         )
         for law in (IID, Law.WITHOUT_REPLACEMENT)
+    ]
+    cases += [
+        Case(
+            *("model", f"another tokenizer, {law} tree"),
+            lambda _, law=law: ModelDrafter(intersection(), PAIR, law, Sampling()),
+            *("tree", law, 3),
+        )
+        for law in Law
     ]
     # One deep: all drafts are accepted, and deeper ones would leave no token for a second step.
     for trees, shape in (("chain", TreeShape.chain(1)), ("tree", TreeShape.expansion([2]))):

@@ -24,7 +24,7 @@ from transformers import BartConfig, BartForConditionalGeneration, OPTConfig, OP
 from treespec import Law, Sampling, TorchCoins, decode, load_pair, verify
 from treespec.draft import NoDrafter, make_drafter
 from treespec.experiments.config.schema import ChatPrompts
-from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.research.benchmarks.results_file import print_and_save
 from treespec.experiments.run.models import weights_data
 from treespec.experiments.run.progress import Reporter
@@ -34,21 +34,21 @@ from treespec.search.intervals import ratio
 from treespec.target import make_target
 from treespec.tree import TreeShape
 
-WIDTH, HEADS, LAYERS, VOCAB, POSITIONS = 512, 8, 6, 8192, 512
-ROUNDS, PREFIX, SOURCE, NODES = 60, 128, 128, (1, 4, 16)
+WIDTH, HEADS, LAYERS, VOCAB, POSITIONS = 768, 12, 6, 8192, 512
+ROUNDS, PREFIX, SOURCE, NODES = 40, 128, 128, (1, 4, 16)
 PROMPTS, TOKENS, DEPTH = 8, 24, 4
 
 PASSES = (
     keyed("nodes", "nodes"),
     keyed("encoder-decoder, ms", "over_ms", ".2f"),
     keyed("decoder, ms", "under_ms", ".2f"),
-    keyed("ratio", "ratio"),
+    Column("ratio", lambda row: row["ratio"].text()),
 )
 SPEEDS = (
     keyed("int8 weights", "role", left=True),
     keyed("tokens per second, int8", "int8", ".1f"),
     keyed("float32", "float32", ".1f"),
-    keyed("ratio", "ratio"),
+    Column("ratio", lambda row: row["ratio"].text()),
     keyed("tokens per step, int8", "tokens_per_step", ".2f"),
 )
 

@@ -10,11 +10,13 @@ from tiny_models import perturbed
 
 from treespec import generate, load_pair
 from treespec.errors import InvalidPrompt, UnsupportedModel
-from treespec.experiments.config.schema import Config
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.schema import Config, SummaryPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.lossless.check import check_lossless
 from treespec.experiments.measure.searched_run import run
 from treespec.experiments.run.one_text import decode_one, one_text_config
+from treespec.experiments.run.prompts import read_prompts
 from treespec.models.load import outline_pair, with_drafts
 
 SOURCES = ("def walk(tree):", "for node in tree.children:\n    yield node", "walk(node)")
@@ -89,6 +91,24 @@ def test_what_a_run_does_not_cover_is_refused(config, tmp_path, changes, error, 
     changed = {**config, **changes, "prompts": config["prompts"] | changes.get("prompts", {})}
     with pytest.raises(error, match=said):
         run(Config.model_validate(changed), folder=tmp_path / "run")
+
+
+def test_the_shipped_study_runs(pair_folder, tmp_path):
+    """Its texts are sources, from which lookup drafts; decoders are refused."""
+    overrides = [
+        f"models.target={pair_folder}", "models.draft=null", "models.dtype=float32",
+        "models.passes=eager", "models.draft_passes=eager", "prompts.count=1", "max_new_tokens=6",
+        "samplings=[{temperature: 0}]", "warmup=0", "alone=0",
+    ]  # fmt: skip
+    config = load_config("summarise", overrides)
+    prompts = pl.read_parquet(run(config, folder=tmp_path / "run").folder / "prompts.parquet")
+    assert prompts["error"].null_count() == len(prompts)
+    assert set(prompts["equal_to_plain"].to_list()) == {True}
+    sources = [prompt.source for prompt in read_prompts(SummaryPrompts(kind="summaries"))]
+    assert len(sources) == 18
+    assert all(sources)
+    with pytest.raises(PromptError, match="'summaries' is read by encoder-decoders"):
+        run(load_config("summarise", ["models.target=embedded", "models.draft=null"]))
 
 
 def test_one_text_behind_a_source(pair_folder):

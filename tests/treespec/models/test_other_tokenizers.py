@@ -250,3 +250,37 @@ def test_a_trimmed_draft_has_the_rows_of_its_tokens(folders) -> None:
     assert rows[0].shape == rows[1].shape
     assert float(rows[1].softmax(1)[:, kept].sum(1).min()) == pytest.approx(1)
     assert trimmed.inner.model.get_output_embeddings().weight.shape[0] == 3
+
+
+@pytest.mark.slow
+def test_a_chat_model_is_drafted_for_in_other_vocabularies() -> None:
+    """By the embedded draft, as tokens and as strings, and by a head of a part of its vocabulary."""
+    if not folder_of("smollm2").exists():
+        pytest.skip("smollm2 was not fetched")
+    pair = load_pair("smollm2", _embedded() / "draft", other_tokenizer=True)
+    shape = {"kind": "expansion", "branching": [2, 1]}
+    drafts: list[dict[str, str]] = [
+        {"source": "model"}, {"source": "strings"}, {"source": "eagle3", "model": "smollm2-eagle3"},
+    ]  # fmt: skip
+    config = Config.model_validate({
+        "name": "x", "prompts": {"kind": "tasks"}, "max_new_tokens": 20,
+        "samplings": [{"temperature": 0}],
+        "methods": [{"kind": "tree", "shape": shape, "draft": draft} for draft in drafts],
+    })  # fmt: skip
+    prompt = pair.tokenizer.encode("def sum_of_squares(values):\n    total = 0\n    for value in")
+    ids = torch.tensor([prompt])
+    with pair.target.as_transformers() as model:
+        right = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, pad_token_id=0
+        )[0, len(prompt) :].tolist()  # fmt: skip
+    for method in build(config).methods:
+        found = generate(
+            pair,
+            prompt,
+            drafter=method.drafter(pair, "T=0"),
+            verifier=verify.greedy,
+            sampling=GREEDY,
+            max_new_tokens=20,
+        )
+        assert list(found.tokens) == right, method.name
+        assert sum(found.accepted_per_step), f"{method.name}: no draft was accepted"
