@@ -4,8 +4,8 @@
         [--minutes 12]
 
 The parts in their order, which fits a quarter of an hour: accuracy, decode, profile, draft, kernels, peers,
-aa; `layers` runs only by name. Each writes as it goes; what the same code has measured on this device is not
-measured again, so the next opportunity continues where this one ended.
+aa; `layers` runs only by name. Each writes as it goes; what the same code has measured on this device is
+not measured again, so the next opportunity continues where this one ended.
 
 Exit code 0: success, even if goals are missed. 1: the kernel was wrong or failed, or decoding failed.
 """
