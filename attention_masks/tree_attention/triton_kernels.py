@@ -332,7 +332,7 @@ def attend_split(
             column = tl.program_id(1).to(tl.int64)
             out_base = out_ptr + sequence * out_batch
             most: tl.constexpr = MERGED_AT_ONCE // BLOCK_D
-            part_rows: tl.constexpr = most if BLOCK_M > most else BLOCK_M
+            part_rows: tl.constexpr = most if most < BLOCK_M else BLOCK_M
             # In parts, so that nothing of this is held in registers before.
             for start in range(0, BLOCK_M, part_rows):
                 at = tl.program_id(0) * BLOCK_M + start + tl.arange(0, part_rows)
