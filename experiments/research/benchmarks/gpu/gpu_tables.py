@@ -249,6 +249,32 @@ def _why(cell: _Cell) -> str:
     return cell.get("unavailable") or cell.get("error", "")
 
 
+def _layers(data: dict[str, Any]) -> Finding:
+    rows = [cell | one for cell in data["cells"].values() for one in cell.get("nodes", [])]
+    columns = (
+        keyed("target", "size", left=True),
+        Column[_Cell](
+            "layers", lambda row: "compiled" if row["compiled"] else "operations", left=True
+        ),
+        keyed("nodes", "nodes"),
+        keyed("ms", "pass_ms", ".3f"),
+        keyed("bytes, ms", "floor_ms", ".3f"),
+        keyed("/ bytes", "over_floor", ".2f"),
+        keyed("first, s", "first_s", ".1f"),
+    )
+    cells = data["cells"].items()
+    seconds = [
+        f"{key}: {cell['compilations']} compilations, {cell['trial_s']:.0f} s for the trial, "
+        f"{sum(one['first_s'] for one in cell['nodes']):.0f} s for first passes"
+        for key, cell in cells
+        if "trial_s" in cell
+    ]
+    problems = [
+        f"{key}: {why}" for key, cell in cells if (why := cell.get("uncompiled") or _why(cell))
+    ]
+    return _finding("A captured pass", columns, rows, [*seconds, *problems], data)
+
+
 _draft = _values(
     "Drafting a tree",
     {
@@ -296,7 +322,7 @@ def _aa(data: dict[str, Any]) -> Finding:
 
 
 FINDINGS = {
-    "accuracy": _accuracy, "decode": _decode, "profile": _profile, "draft": _draft,
+    "accuracy": _accuracy, "layers": _layers, "decode": _decode, "profile": _profile, "draft": _draft,
     "kernels": _kernels, "peers": _peers, "aa": _aa,
 }  # fmt: skip
 """For each part, how its file becomes a finding."""

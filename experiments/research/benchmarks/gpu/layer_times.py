@@ -60,9 +60,9 @@ def cases(dry: bool) -> list[Case]:
 def run(session: Session, deadline: float) -> None:
     """Measure the cases until all exist or the time is over."""
     todo, prefix = cases(session.dry), DRY_PREFIX if session.dry else PREFIX
-    store = session.store("layers", dtype="bfloat16", prefix=prefix, nodes=NODES)
+    store = session.store("layers", dtype="bfloat16", cells=len(todo), prefix=prefix, nodes=NODES)
     model, pair, made = None, None, ""
-    for case in session.each("layers", todo, deadline):
+    for case in session.each("layers", todo, deadline, store):
         try:
             if model is None or made != case.size:
                 model, pair, made = None, None, case.size
