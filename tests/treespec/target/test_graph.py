@@ -304,6 +304,8 @@ def test_nothing_is_kept_of_a_model_that_is_gone(make_model, taped):
 @pytest.mark.parametrize("law", [Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC])
 def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
     """The draft's trees equal those of the eager draft, and graphs outlive their drafter."""
+    # On a CPU numpy finds the best token, which leaves no operation on the tape.
+    monkeypatch.setattr("treespec.sampling.children.LEAST_TOKENS_FOR_TOPK", 1000)
     draft = make_model(family, seed=1)
     plain = draft.fresh()
     monkeypatch.setattr(Places, "_give", _counted(made := [], Places._give))
@@ -331,15 +333,15 @@ def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
             torch.testing.assert_close(eager.draft_probs, captured.draft_probs, **CLOSE)
         del drafter, tree
         captures.append(len(taped))
-    assert captures[0] == captures[1] <= 5
-    assert sum(tape.replays for tape in taped) == 18  # three levels of three trees, twice
+    assert captures[0] == captures[1] == 2  # without and with a pending token
+    assert sum(tape.replays for tape in taped) == 6  # three trees, twice
     of_the_model, *of_drafters = made
     assert of_drafters == [of_drafters[0]] * 2 != [of_the_model] * 2
 
 
 @interpreted
 def test_what_a_draft_needed_is_captured_before_the_text(make_model, taped):
-    """Parts of trees too: they are captured as a first part, and replayed behind other nodes."""
+    """A tree's graph, by drafters of texts with the same reservation."""
     draft = make_model(seed=1)
     plain = draft.fresh()
     draft.run_by(Places().copying_runner, Passes("captured"))
@@ -354,7 +356,7 @@ def test_what_a_draft_needed_is_captured_before_the_text(make_model, taped):
         others.append(drafter)  # each draft has a place of its own
     sizes = len(taped) // 3
     assert captures == [0, 0, 2 * sizes, 3 * sizes]  # counted after a drafter is made
-    assert len(taped) == 3 * sizes > 3
+    assert len(taped) == 3 * sizes == 3
     for tree in drafted[1:]:
         assert tree.token_ids == drafted[0].token_ids
         torch.testing.assert_close(tree.draft_probs, drafted[0].draft_probs, **CLOSE)
