@@ -126,7 +126,9 @@ def test_one_text_behind_a_source(pair_folder):
     assert decoded("def", SOURCES[1]).tokens == expected.tokens
     assert decoded("", SOURCES[0]).tokens
     for source in (None, ""):
-        with pytest.raises(PromptError, match="encoder-decoder: give the text .* --encoder-source"):
+        with pytest.raises(
+            PromptError, match=r"encoder-decoder: give the text .* --encoder-source"
+        ):
             decoded("def", source)
     with pytest.raises(PromptError, match="--encoder-source is read by encoder-decoders"):
         decoded("def", "text", "embedded")

@@ -227,7 +227,7 @@ def test_what_is_refused(folders, tmp_path: Path) -> None:
     prompts = [Prompt(i, text, None, ids[text], text, i) for i, text in enumerate(ids)]
     require_fits(build(config), loaded, prompts[1:])
     with pytest.raises(
-        PromptError, match="^a </s> b, method .*'</s>', a special token of the draft"
+        PromptError, match=r"^a </s> b, method .*'</s>', a special token of the draft"
     ):
         require_fits(build(config), loaded, prompts)
     foreign = Tokenizer(models.WordLevel({"Ω": 0, "Ψ": 1}, unk_token="Ω"))
