@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Minutes for the benchmarks of `make gpu`; the tests before them take about three minutes more. What they measured on this
 # device before is not measured again.
-GPU_MINUTES ?= 12
+GPU_MINUTES ?= 7
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 

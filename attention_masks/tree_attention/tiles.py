@@ -68,6 +68,10 @@ COUNTED = 4096
 """Largest number of blocks of rows x key heads x sequences that are merged in place: each has a counter."""
 
 
+GRAIN_BITS = 4
+"""Plans are made for numbers of keys of so many binary digits, rounded up."""
+
+
 class Tile(NamedTuple):
     """Shape of a program: query rows, keys per step, warps, and stages of the load pipeline."""
 
@@ -184,7 +188,6 @@ class Plan(NamedTuple):
         return max(self.tile.block_n, FINE_CHUNK) if self.in_place else MIN_CHUNK
 
 
-@lru_cache(maxsize=1024)
 def planned(
     rows: int,
     keys: int,
@@ -201,6 +204,23 @@ def planned(
     key heads x sequences. `processors`: number of multiprocessors. `only`: the tile, if it was measured.
     For the others see `tile`.
     """
+    # Plans for nearly as many keys differ little, and a text has one more at every step.
+    grain = max(FINE_CHUNK, 1 << max(keys.bit_length() - GRAIN_BITS, 0))
+    about = -(-keys // grain) * grain
+    return _planned(rows, about, columns, head_dim, itemsize, processors, generation, only)
+
+
+@lru_cache(maxsize=1024)
+def _planned(
+    rows: int,
+    keys: int,
+    columns: int,
+    head_dim: int,
+    itemsize: int,
+    processors: int,
+    generation: int,
+    only: Tile | None,
+) -> Plan:
     usual = tile(rows, head_dim, itemsize, generation)
     tiles = [only or usual]
     if only is None and itemsize == 2:

@@ -117,7 +117,8 @@ def triton(
     # Triton launches on the current device, which need not be the tensors' device.
     with torch.cuda.device(q.device) if q.device.type == "cuda" else nullcontext():
         kernels.attend_split[(blocks, columns, count)](
-            q, k, v, out, part, lse, arrays.buffer, tree_pass.counters(q.device),
+            q, k, v, out, part, lse, arrays.buffer,
+            tree_pass.counters(q.device) if merged_here else arrays.buffer,
             q if options.sinks is None else options.sinks.contiguous(),
             arrays.buffer if table is None else table,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],

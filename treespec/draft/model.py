@@ -39,6 +39,10 @@ from treespec.sampling.processing.processed_model import processed
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
+MOST_COMMITTED = 2
+"""Committed tokens of a tree that is drafted as one graph, the root among them. More are rare (a source
+below another may have any number), and each number needs a graph of its own."""
+
 
 class ModelDrafter:
     """Drafts a tree with a smaller model, one pass for each level that gets children.
@@ -162,7 +166,7 @@ class ModelDrafter:
 
     def _static_kind(self, shape: TreeShape, coins: Coins, committed: int) -> DraftKind | None:
         """The static draft of this tree, unless an observer is to see each level."""
-        if self._stage is not nullcontext:
+        if self._stage is not nullcontext or committed > MOST_COMMITTED:
             return None
         return static_kind(self.model, shape, self.law, self.sampling, coins, committed)
 

@@ -184,11 +184,13 @@ def static_kind(
 ) -> DraftKind | None:
     """The kind of static draft that does what drafting by levels would do; None if none does.
 
-    None for models whose passes are not static, settings with processors (which read the text on the host),
+    None for models whose passes are not static, or not their own (another tokenizer, trimmed), settings
+    with processors (which read the text on the host),
     coins and samplings of a user's own, in a batch (whose texts share passes), and beyond the positions of
     the model, where drafting by levels raises the error.
     """
-    repeats = getattr(model, "repeats", None)
+    # Models around another one pass on what it has, but change tokens or logits on the way.
+    repeats = model.repeats if hasattr(type(model), "repeats") else None
     if repeats is None or WAIT.get() is not None:
         return None
     if type(coins) is not TorchCoins or type(sampling) is not Sampling:

@@ -111,6 +111,7 @@ class TreeCache(Cache):
 
         `first`: index of the first node; all nodes before it must have been written.
         """
+        self._ahead = None  # what it moved may be overwritten
         self.start = self.length + first
         self.end = self.start + count
         self.reserve(self.end, used=self.start)

@@ -4,6 +4,7 @@ Nothing here runs on a CPU, and the CPU path does not import this module (`make_
 """
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,7 +47,9 @@ class GraphTarget(ModelTarget):
         _require_cuda(model)
         if model not in _PLACES:
             require_static(model)
-            _PLACES[model] = Places(compiled_layers(model).layers)
+            trial = compiled_layers(model)
+            _PLACES[model] = Places(trial.layers)
+            model.passes = replace(model.passes, uncompiled=trial.why)
         self.model = model.fresh(runner=_PLACES[model].runner)
         runner = self.model.runner
         assert isinstance(runner, CapturedRunner)

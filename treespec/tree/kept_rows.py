@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -19,7 +20,13 @@ def kept_paths(shape: TreeShape, device: torch.device) -> Int[Tensor, "N D"] | N
         [[0, -1], [0, 1], [0, 2]]
         >>> kept_paths(TreeShape.chain(3), torch.device("cpu"))
     """
-    return _table([shape.path(node) for node in range(shape.size)], device)
+    table = np.full((shape.size, shape.depth + 1), -1)
+    for node, parent in enumerate(shape.parents):
+        if node:
+            table[node] = table[parent]
+        table[node, shape.depths[node]] = node
+    in_place = np.where(table < 0, -1, np.arange(shape.depth + 1))
+    return None if bool((table == in_place).all()) else _onto(table, device)
 
 
 def kept_rows(
@@ -42,6 +49,13 @@ def _table(kept: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "
     if all(row == i for rows in kept for i, row in enumerate(rows)):
         return None
     width = max(map(len, kept))
-    padded = [[*rows, *[-1] * (width - len(rows))] for rows in kept]
+    return _onto(np.array([[*rows, *[-1] * (width - len(rows))] for rows in kept]), device)
+
+
+def _onto(table: np.ndarray, device: torch.device) -> Int[Tensor, "N D"]:
+    """The table on a device, copied without waiting for it."""
     with torch.inference_mode(False):
-        return torch.tensor(padded, dtype=torch.int64, device=device)
+        on_host = torch.from_numpy(table)
+        if device.type == "cuda":
+            on_host = on_host.pin_memory()
+        return on_host.to(device, non_blocking=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
@@ -56,6 +57,11 @@ class UnreadTree(TokenTree):
         if not finite:
             self.refuse()
         return tuple(ids)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A plain tree, whose ids are read."""
+        _ = self.token_ids
+        return TokenTree, (self.shape, self.tokens, self.draft_probs, self.law)
 
     def _read_on_cpu(self) -> None:
         """Nothing: they are read when somebody asks."""

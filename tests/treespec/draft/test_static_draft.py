@@ -5,6 +5,7 @@ with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 """
 
 import os
+import pickle
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from treespec.errors import NonFiniteLogits
 from treespec.models.pass_kinds import Passes
 from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.passes.static_trial import NoHostReads
+from treespec.models.some_tokens import SomeTokens
 from treespec.models.waiting import WAIT
 from treespec.sampling import children
 from treespec.step import Scores, Step, Verdict
@@ -184,6 +186,17 @@ def test_the_text_of_decode(make_model):
 
 
 @interpreted
+def test_a_tree_whose_ids_were_not_read_can_be_copied(make_model):
+    drafter = ModelDrafter(static(make_model()), SHAPES["chain"], Law.DETERMINISTIC, COLD)
+    drafter.prefill(torch.tensor([5, 1, 7]))
+    tree = drafter.propose(TorchCoins(0))
+    assert tree.is_unread
+    copied = pickle.loads(pickle.dumps(tree))
+    assert not isinstance(copied, UnreadTree)
+    assert copied.token_ids == tree.token_ids
+
+
+@interpreted
 def test_what_is_left_to_levels(make_model):
     model = static(make_model())
     given = model, SHAPES["chain"], Law.IID, WARM, TorchCoins(0), 1
@@ -194,6 +207,7 @@ def test_what_is_left_to_levels(make_model):
 
     for place, other in (
         (0, model.fresh(runner=type(make_model().runner))),
+        (0, SomeTokens(model, torch.arange(96), 96)),
         (3, Sampling(eta_cutoff=0.1)),
         (4, Own(0)),
         (5, 2100),

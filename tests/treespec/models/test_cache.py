@@ -1,6 +1,7 @@
 """The cache compared with a plain list of rows, and in a model compared with recomputing everything."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from treespec.models.cache import FIRST_CAPACITY, TreeCache
 from treespec.models.transformers_model import TransformersModel
+from treespec.step import Verdict
 from treespec.tree import TreeShape
 
 SHAPES = [(2, 3), (2, 3), (1, 4)]
@@ -103,6 +105,27 @@ def test_writing_copies_nothing_but_the_new_rows() -> None:
     write(cache, 0, [4], [1, 3, 4])
     assert cache.layers[0].keys.data_ptr() == address
     assert cache.update(*rows([4], 0), 0)[0].data_ptr() == address
+
+
+@dataclass
+class Standing:
+    """A decision that stands."""
+
+    out: torch.Tensor
+    stands: bool = True
+
+    def verdict(self) -> Verdict:
+        raise AssertionError
+
+
+def test_a_decision_is_forgotten_when_rows_are_written_again() -> None:
+    cache = warm()
+    write(cache, 0, [10, 11, 12], [10, 11, 12])
+    decision = Standing(torch.tensor([0, 2, 5, 1]))
+    cache.keep_ahead(torch.tensor([[0, -1], [0, 1], [0, 2]]), decision)
+    write(cache, 0, [20, 21, 22], [20, 21, 22])
+    cache.keep((0, 2))
+    write(cache, 0, [30], [20, 22, 30])
 
 
 def test_growth_doubles() -> None:

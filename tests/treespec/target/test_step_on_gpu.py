@@ -10,6 +10,7 @@ from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter
 from treespec.models.pass_kinds import Passes
 from treespec.models.passes.captured_runner import Places
+from treespec.models.passes.layers_trial import compiled_layers
 from treespec.target import ModelTarget
 from treespec.target.graph import GraphTarget
 from treespec.tree.unread_tree import UnreadTree
@@ -29,7 +30,9 @@ CASES = [
 
 def captured(model):
     twin = model.fresh()
-    twin.run_by(Places().copying_runner, Passes("captured"))
+    layers = compiled_layers(model).layers
+    assert layers is not None, "layers of these models compile"
+    twin.run_by(Places(layers).copying_runner, Passes("captured"))
     return twin
 
 

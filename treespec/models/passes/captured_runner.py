@@ -35,7 +35,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attention_masks import topology
-from treespec.errors import UnsupportedModel
+from treespec.errors import UnsupportedModel, in_words
 from treespec.features import Features
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.passes.compiled_layers import CompiledLayers
@@ -122,6 +122,8 @@ class Places:
         texts (`TransformersModel.reserve`)."""
         self.works_needed: defaultdict[int, set[WorkKind]] = defaultdict(set)
         """As `needed`, for several passes as one."""
+        self.uncaptured: set[WorkKind] = set()
+        """Those whose capture failed; they run operation by operation."""
         self._together: CapturedTogether | None = None
         self._tested = False
 
@@ -265,9 +267,19 @@ class CapturedRunner(StaticRunner):
         self.lent = self.place.lent
         take_back(self.lent)
         graphs = self.place.graphs
-        self._places.works_needed[self.cache.least].add(kind)
+        if kind in self._places.uncaptured:
+            return work.run()
         if kind not in graphs:
-            graphs[kind] = capture(work, self.place.side, self.place.pool)
+            try:
+                graphs[kind] = capture(work, self.place.side, self.place.pool)
+            except RuntimeError as problem:
+                self._places.uncaptured.add(kind)
+                why = in_words(problem, "the capture")
+                log.warning(
+                    "a tree is drafted operation by operation, since its graph failed: %s", why
+                )
+                return work.run()
+        self._places.works_needed[self.cache.least].add(kind)
         graph, result = graphs[kind]
         graph.replay()
         return result

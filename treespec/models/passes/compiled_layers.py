@@ -37,6 +37,7 @@ from treespec.models.attention import refuse_mask
 from treespec.models.cache import TreeCache
 from treespec.models.decoder_layers import ATTENTION, list_of_layers
 from treespec.models.passes.merged_projections import (
+    Group,
     merge_projections,
     merged_projections,
     without_repetitions,
@@ -88,7 +89,7 @@ class CompiledLayers:
         self._layers = [(layer, _index(layer)) for layer in layers]
         owner = model.get_submodule(path.rpartition(".")[0])
         self._beside = [m for m in owner.children() if not isinstance(m, ONE_OPERATION)]
-        self._merged = merge_projections(layers)
+        self._merged = [merge_projections(layer) for layer in layers]
         self._code: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self.compilations = 0
         """Pieces of code made for layers: one for each kind of layer and number of rows."""
@@ -109,7 +110,8 @@ class CompiledLayers:
         arrays, counters = tree.arrays(slots.device).buffer, tree.counters(slots.device)
         torch._dynamo.mark_dynamic(arrays, 1)
         stand_ins: dict[Any, Any] = {module: partial(of_module, module) for module in self._beside}
-        for layer, index in self._layers:
+        merged: list[Group] = []
+        for (layer, index), groups in zip(self._layers, self._merged, strict=True):
             stored: Any = cache.layers[index]
             if stored.keys is None:  # its attention was taken out
                 continue
@@ -117,8 +119,9 @@ class CompiledLayers:
                 torch._dynamo.mark_dynamic(each, 2)
             place = Place(stored.keys, stored.values, slots, arrays, counters)
             stand_ins[layer] = partial(_stand_in, of_layer, layer, cache, place)
+            merged += groups
         try:
-            with merged_projections(self._merged):
+            with merged_projections(merged):
                 for module, stand_in in stand_ins.items():
                     module.forward = stand_in
                 yield

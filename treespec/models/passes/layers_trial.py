@@ -70,6 +70,8 @@ def require_compiled(model: TransformersModel) -> CompiledLayers:
     except Exception as problem:  # the compiler raises errors of many classes
         why = in_words(problem, "the compiler")
         raise UnsupportedModel(f"layers of {model_type} models: {why}") from problem
+    if not layers.compilations:
+        raise UnsupportedModel("the compiler of PyTorch is switched off")
     error = distance(found, expected)
     tolerance = TOLERANCE.get(model.model.dtype, TOLERANCE[torch.bfloat16])
     if not error <= tolerance:

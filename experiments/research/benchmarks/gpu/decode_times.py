@@ -77,7 +77,7 @@ class Case(NamedTuple):
     def key(self) -> str:
         """A readable key for files and messages."""
         words = "" if self.words is None else f" {self.words} words"
-        return f"{self.size} T={self.temperature:g} {self.method} {self.target}{words}"
+        return f"{self.size}{words} T={self.temperature:g} {self.method} {self.target}"
 
 
 def cases(dry: bool) -> list[Case]:

@@ -44,7 +44,8 @@ class Store:
         if any(held.get(name) != self._head.get(name) for name in SAME):
             return {}
         failed = {"error", "unavailable"}
-        return {key: cell for key, cell in held["cells"].items() if not failed & cell.keys()}
+        cells = held["cells"].items()
+        return {key: cell for key, cell in cells if not any(map(cell.get, failed))}
 
     def add(self, key: str, cell: Mapping[str, Any]) -> None:
         """Add a cell and write the file."""
