@@ -7,6 +7,10 @@ it is; on CUDA a captured runner captures it as one graph for each shape, law, s
 tokens. The host copies one small buffer there (prefix length, committed tokens, uniforms) and
 launches one graph; the tree's ids stay on the device until the step's one synchronisation (`UnreadTree`).
 
+An autoregressive head (`HeadModel`) reads states beside tokens: the target's for committed tokens, which
+the last step left on the device, and below them its own. It has a graph for each number of emitted tokens,
+all of which it runs again. Heads that draft without passes by level (Medusa, blocks) have no such graph.
+
 Arithmetic and order of uniforms are those of the levels, so equal uniforms give equal trees.
 
 Prediction for an H100, to be confirmed there: a graph takes the sum of its kernels, about 2 us for each
@@ -48,6 +52,7 @@ class DraftKind:
         width: number of logits of a row (`TransformersModel.vocab_size`).
         embedded: number of tokens that the model can read, if rows have more logits.
         device: of the model.
+        states: width of the states that it reads beside tokens (`HeadModel`); 0 if it reads none.
     """
 
     shape: TreeShape
@@ -57,6 +62,7 @@ class DraftKind:
     width: int
     embedded: int | None
     device: torch.device
+    states: int = 0
 
     @cached_property
     def levels(self) -> Levels:
@@ -75,7 +81,12 @@ class DraftKind:
 
     @cached_property
     def kept(self) -> Int[Tensor, "N D"] | None:
-        """What the cache keeps, for each node at which a path can end (`treespec.tree.kept_rows`)."""
+        """What the cache keeps, for each node at which a path can end (`treespec.tree.kept_rows`).
+
+        None also for heads, which keep the rows of committed tokens wherever the path ends.
+        """
+        if self.states:
+            return None
         return kept_rows(self.shape, self.row_of, self.committed - 1, self.device)
 
     @cached_property
@@ -131,15 +142,28 @@ class StaticDraft:
         self.model = self._passes.model
         numbers = 1 + kind.committed + kind.uniforms
         self.given = torch.zeros(numbers, dtype=torch.long, device=kind.device)
+        self.states: Tensor | None = None
+        if kind.states:
+            self.states = torch.zeros(
+                kind.committed, kind.states, dtype=self.model.dtype, device=kind.device
+            )
 
     @torch.inference_mode()
-    def load(self, committed: Sequence[int], uniforms: Sequence[float]) -> None:
+    def load(
+        self,
+        committed: Sequence[int],
+        uniforms: Sequence[float],
+        states: Float[Tensor, "C W"] | None = None,
+    ) -> None:
         """Copy what changes from step to step into the memory, without waiting for the device.
 
         Args:
             committed: committed tokens that the model has not run, the root last.
             uniforms: the next numbers of the stream of coins.
+            states: those that a head reads beside the committed tokens, on the device.
         """
+        if self.states is not None and states is not None:
+            self.states.copy_(states)
         # Every copy has its own pinned memory, which the allocator does not reuse before it was read.
         pinned = torch.empty(self.given.shape, dtype=torch.long, pin_memory=self.given.is_cuda)
         numbers, first = pinned.numpy(), 1 + self.kind.committed
@@ -155,9 +179,12 @@ class StaticDraft:
         head = TensorHead(
             kind.law, kind.sampling, GivenUniforms(self.given[first:].view(torch.double))
         )
-        drafted, level_logits = [tokens[-1:]], []
+        drafted, level_logits, states = [tokens[-1:]], [], self.states
         for i, level in enumerate(self._levels.levels):
-            scores = self._passes.run(i, self._readable(tokens), self.given[:1])
+            scores = self._passes.run(i, self._readable(tokens), self.given[:1], states)
+            if states is not None:
+                assert scores.features is not None
+                states = scores.features[:, 0]
             logits = self._of_width(scores.logits[-len(level.nodes) :])
             level_logits.append(logits)
             children = head.children(level, logits)
@@ -187,7 +214,8 @@ def static_kind(
     None for models whose passes are not static, or not their own (another tokenizer, trimmed), settings
     with processors (which read the text on the host),
     coins and samplings of a user's own, in a batch (whose texts share passes), and beyond the positions of
-    the model, where drafting by levels raises the error.
+    the model, where drafting by levels raises the error. None for a head that lacks the target's states of
+    committed tokens (`propose_below`), for which it reads those that it computes one after another.
     """
     # Models around another one pass on what it has, but change tokens or logits on the way.
     repeats = model.repeats if hasattr(type(model), "repeats") else None
@@ -200,8 +228,18 @@ def static_kind(
         return None
     if model.length + committed + shape.depth > model.max_length:
         return None
+    width = getattr(model, "state_width", 0)
+    if width and model.states_of(committed) is None:
+        return None
     return kind_of(
-        shape, law, sampling, committed, model.vocab_size, model.readable_tokens, model.device
+        shape,
+        law,
+        sampling,
+        committed,
+        model.vocab_size,
+        model.readable_tokens,
+        model.device,
+        width,
     )
 
 
@@ -215,7 +253,8 @@ def draft_at_once(
     """
     runner = model.repeats
     work = runner.work(kind)
-    work.load(committed, coins.uniforms(kind.uniforms))
+    states = model.states_of(kind.committed) if kind.states else None
+    work.load(committed, coins.uniforms(kind.uniforms), states)
     drafted = runner.do(kind, work, kind.parents_by_level[-1])
     numbers = drafted.numbers.clone()
     probs = None if drafted.probs is None else drafted.probs.clone()

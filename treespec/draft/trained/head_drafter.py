@@ -65,3 +65,4 @@ class HeadDrafter(TrainedDrafter):
         self.model.give(self.model.fused(self.read(step)))
         self._pending = [*waiting, *path[1:], *step.further]
         self._root, self._rows, self._paired = step.verdict.bonus, {}, True
+        self._at_once = None

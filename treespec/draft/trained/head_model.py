@@ -23,6 +23,7 @@ from treespec.models.pass_kinds import Passes
 from treespec.models.probe import Finding
 from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
+from treespec.sampling.coins import on_device
 from treespec.step import Scores
 
 
@@ -72,29 +73,36 @@ class HeadModel(TransformersModel):
     def of_its_tokens(self) -> "HeadModel":
         """This head with a cache of its own and logits of the tokens that it has rows for, and no others.
 
-        Column i is the target's token `net.kept[i]`; the head as it is if it has rows for all.
+        Column i is the target's token `net.kept[i]`; the head as it is if it has rows for all. Where this
+        head's passes are captured, they are eager.
         """
         if self.net.kept is None:
             whole: Any = self.fresh()
             return whole
         net = copy(self.net)
         net._buffers = {**net._buffers, "kept": None}
-        return self._twin(net, self.finding, len(self.net.kept), self.make_runner)
+        runner = TreeRunner if self.passes.kind == "captured" else self.make_runner
+        return self._twin(net, self.finding, len(self.net.kept), runner)
 
     def run_by(self, runner: Callable[..., TreeRunner], passes: Passes) -> None:
-        """Change how passes are run; see `TransformersModel.run_by`.
-
-        Raises:
-            UnsupportedModel: for captured passes, whose fixed inputs hold no states.
-        """
-        if passes.kind == "captured":
-            raise UnsupportedModel("passes of trained heads cannot be captured yet: choose 'eager'")
+        """Change how passes are run; see `TransformersModel.run_by`."""
         super().run_by(runner, passes)
         self._runner.lend(self.net.recycles)
 
     @property
-    def repeats(self) -> None:
-        """None: the passes of heads read states, which static drafts do not hand on."""
+    def state_width(self) -> int:
+        """Width of the states that it reads beside tokens."""
+        return self.net.state_width
+
+    def states_of(self, committed: int) -> Float[Tensor, "C W"] | None:
+        """The states that the next rows of the text read; None if the target has not given so many.
+
+        A root without a state reads zeros.
+        """
+        given = 0 if self._given is None else len(self._given)
+        if not given and committed == 1:
+            return torch.zeros_like(self._no_states(1))
+        return None if self._given is None or given < committed else self._given[:committed]
 
     def fused(self, features: Float[Tensor, "T F H"]) -> Float[Tensor, "T W"]:
         """The states that the head reads, made of the target's features."""
@@ -128,11 +136,13 @@ class HeadModel(TransformersModel):
     ) -> Scores:
         """Logits after nodes first .. first + T - 1; see `treespec.protocols.TreeModel.run`.
 
-        The first nodes read the states that were given; each other node reads its parent's, so nodes whose
-        parent is not known yet wait for a further pass. A root without a state reads zeros.
+        Without `states`, the first nodes read those that were given; each other node reads its parent's, so
+        nodes whose parent is not known yet wait for a further pass. A root without a state reads zeros.
         """
         if not first:
             self._own = self._no_states()
+        if states is not None:
+            return Scores(self._pass(tokens, parents, first, states))
         given = 0 if self._given is None else len(self._given)
         logits, begin, last = [], first, first + len(tokens)
         while begin < last:
@@ -140,12 +150,24 @@ class HeadModel(TransformersModel):
             while end < last and (end < given or parents[end] < begin):
                 end += 1
             read = self._states(parents, begin, end, given)
-            scores = super().run(tokens[begin - first : end - first], parents[:end], begin, read)
-            assert scores.features is not None
-            self._own = torch.cat([self._own, scores.features[:, 0]])
-            logits.append(scores.logits)
+            logits.append(
+                self._pass(tokens[begin - first : end - first], parents[:end], begin, read)
+            )
             begin = end
         return Scores(logits[0] if len(logits) == 1 else torch.cat(logits))
+
+    def _pass(
+        self,
+        tokens: Int[Tensor, "T"],
+        parents: tuple[int, ...],
+        first: int,
+        states: Float[Tensor, "T W"],
+    ) -> Float[Tensor, "T V"]:
+        """Logits after nodes that read these states; notes the states that they leave."""
+        scores = super().run(tokens, parents, first, states)
+        assert scores.features is not None
+        self._own = torch.cat([self._own, scores.features[:, 0]])
+        return scores.logits
 
     def _states(
         self, parents: tuple[int, ...], begin: int, end: int, given: int
@@ -157,7 +179,9 @@ class HeadModel(TransformersModel):
         if above[0] < 0:  # a root without a state
             parts.append(torch.zeros_like(self._no_states(1)))
             above = above[1:]
-        return torch.cat([*parts, self._own[above]])
+        if above:
+            parts.append(self._own[on_device(above, torch.long, self.device)])
+        return torch.cat(parts)
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes, whose states were given; forget all others."""

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from treespec.errors import UnsupportedModel, in_words
 from treespec.models.passes.compiled_layers import CompiledLayers
+from treespec.models.passes.given_states import of_its_tokens
 from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.passes.static_trial import PARENTS, PARTS, PREFIX, distance
 from treespec.models.probe import TOLERANCE
@@ -91,7 +92,7 @@ def _logits(model: TransformersModel) -> Float[Tensor, "N V"]:
     model.prefill(prompt)
     for first, end in PARTS:
         logits.append(model.run(nodes[first:end], PARENTS[:end], first).logits.double())
-    return torch.cat(logits)
+    return of_its_tokens(model.model, torch.cat(logits))
 
 
 _TRIALS: weakref.WeakKeyDictionary[PreTrainedModel, Trial] = weakref.WeakKeyDictionary()

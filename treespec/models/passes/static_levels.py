@@ -1,14 +1,15 @@
 """The passes that draft a tree level by level, in fixed memory, for one graph over all of them.
 
 What a single static pass copies from the host at every step, the tree, is constant here: the shape is
-fixed. Only the prefix length and the tokens change, and both are on the device.
+fixed. Only the prefix length and the tokens change, and both are on the device. So do the states that a
+trained head reads beside the tokens: each row below the first level reads that which its parent's row left.
 """
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attention_masks import topology
@@ -51,7 +52,7 @@ class StaticLevels:
         parents_by_level: Sequence[tuple[int, ...]],
     ) -> None:
         self._spans = _spans(parents_by_level)
-        self._passes = []
+        self._passes, self._above, above = [], [], 0
         for (first, count), parents in zip(self._spans, parents_by_level, strict=True):
             static = new_pass(size_of(first, count))
             rows, nodes = static.size
@@ -61,16 +62,29 @@ class StaticLevels:
             )
             static.arrays.buffer.copy_(on_cpu)
             self._passes.append(static)
+            read = [parent - above for parent in parents[first:]]
+            self._above.append(torch.tensor(read, device=static.arrays.buffer.device))
+            above = first
         self.model = self._passes[0].model
 
-    def run(self, level: int, tokens: Int[Tensor, "T"], prefix_len: Int[Tensor, "1"]) -> Scores:
+    def run(
+        self,
+        level: int,
+        tokens: Int[Tensor, "T"],
+        prefix_len: Int[Tensor, "1"],
+        states: Float[Tensor, "S W"] | None = None,
+    ) -> Scores:
         """Run a level after those above it; logits and features of its T rows.
 
-        `prefix_len`: number of committed rows, on the device.
+        `prefix_len`: number of committed rows, on the device. `states`: for a head, those that the rows of
+        the first level read, or those that all rows of the level above left.
         """
         static, (_, count) = self._passes[level], self._spans[level]
         static.arrays.buffer[0, :1].copy_(prefix_len)
         static.input_ids[0, :count].copy_(tokens)
+        if static.given is not None:
+            assert states is not None
+            static.given[0, :count].copy_(states[self._above[level]] if level else states)
         scores = static.run()
         features = None if scores.features is None else scores.features[:count]
         return Scores(scores.logits[:count], features)

@@ -2,11 +2,11 @@
 
 A graph repeats the same operations on the same addresses, so everything that changes from step to step must
 be read on the device. Here this is one integer buffer (`attention_masks.PassArrays`: prefix length, depths,
-intervals of the tree) and the tokens. The pass computes positions and cache rows from the buffer; its
-attention is the Triton kernel, which reads lengths and tree from the buffer too; and the cache returns all
-its rows (`TreeCache.static`). The nodes of a pass are padded to a bucket. The attention skips padding nodes
-(it reads nothing for them, and their output is 0), and no node attends to them. Their cache rows lie behind
-those of the tree, where the next pass writes.
+intervals of the tree) and the tokens; of a trained head also the states that it reads beside them. The pass
+computes positions and cache rows from the buffer; its attention is the Triton kernel, which reads lengths
+and tree from the buffer too; and the cache returns all its rows (`TreeCache.static`). The nodes of a pass
+are padded to a bucket. The attention skips padding nodes (it reads nothing for them, and their output is
+0), and no node attends to them. Their cache rows lie behind those of the tree, where the next pass writes.
 
 A drafter runs a tree in parts, level by level: the nodes from some node on, which attend to nodes of
 earlier passes. Such a pass gets the whole tree so far, and the range of nodes that it runs.
@@ -33,6 +33,7 @@ from treespec.models.attention import TreeAttention
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
 from treespec.models.passes.compiled_layers import CompiledLayers
+from treespec.models.passes.given_states import state_width, states_or_stand_ins
 from treespec.models.passes.static_joined import StaticTogether
 from treespec.models.passes.static_sizes import Size, size_of
 from treespec.models.routes import Route
@@ -75,11 +76,14 @@ class StaticPass:
         self.model, self.cache, self.size, self.states = model, cache, size, states
         self._layers = layers
         self._cache_argument = cache_argument(model)
-        device = model.device
+        device, width = model.device, state_width(model)
         with torch.inference_mode(False):  # compiled code is for tensors of one mode
             self.input_ids = torch.zeros(1, size.rows, dtype=torch.long, device=device)
             self.arrays = PassArrays.empty(1, size.rows, size.nodes, device)
             self._index = torch.arange(size.rows, device=device)
+            self.given: Tensor | None = None
+            if width:
+                self.given = torch.zeros(1, size.rows, width, dtype=model.dtype, device=device)
         self._tree = BufferedPass(self.arrays, cache.capacity)
         self._attention = _KernelAttention(self._tree)
 
@@ -90,7 +94,12 @@ class StaticPass:
 
     @torch.inference_mode()
     def load(
-        self, tokens: Int[Tensor, "T"], tree: Topology, prefix_len: int, first: int = 0
+        self,
+        tokens: Int[Tensor, "T"],
+        tree: Topology,
+        prefix_len: int,
+        first: int = 0,
+        states: Float[Tensor, "T W"] | None = None,
     ) -> None:
         """Copy nodes after `prefix_len` committed rows into the buffers, without waiting for the device.
 
@@ -100,6 +109,7 @@ class StaticPass:
             tree: the tree of these nodes and of those that have run.
             prefix_len: number of committed rows.
             first: first node to run; all later nodes are run too.
+            states: what a head reads beside the tokens; by default those for tokens alone.
 
         Raises:
             InvalidTree: if the cache has too few rows; on the device this would go unnoticed.
@@ -118,6 +128,8 @@ class StaticPass:
         line[0, 0] = prefix_len
         self.arrays.buffer.copy_(buffer, non_blocking=True)
         self.input_ids[0, : len(tokens)].copy_(tokens, non_blocking=True)
+        if self.given is not None:
+            self.given[0, : len(tokens)] = states_or_stand_ins(self.model, states, tokens)
 
     @torch.inference_mode()
     def run(self) -> Scores:
@@ -129,12 +141,14 @@ class StaticPass:
         prefix_len, first = arrays[0], arrays[HEADER]
         depths = arrays[HEADER + 2 * rows : HEADER + 3 * rows]  # 0 for padding
         slots = self._index + prefix_len + first
+        read = {} if self.given is None else {"states": self.given}
         with self.cache.static(slots), self._compiled(), self.states.watched():
             output = self.model(
                 input_ids=self.input_ids,
                 position_ids=(depths + prefix_len)[None],
                 **{self._cache_argument: self.cache},
                 use_cache=True,
+                **read,
                 treespec_pass=self._attention,
             )
             return Scores(output.logits[0], self.states.taken())
@@ -209,13 +223,12 @@ class StaticRunner(TreeRunner):
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
             UnsupportedModel: if the model's attention was changed in the meantime.
         """
-        assert states is None, "`HeadModel.run_by` refuses static passes"
         count = len(tokens)
         self._require_nodes(count, len(parents), first)
         self._require_route()
         tree = topology(parents)
         static = self._static(first, size_of(first, count))
-        static.load(tokens, tree, self.cache.length, first)
+        static.load(tokens, tree, self.cache.length, first, states)
         scores = self._launch(static)
         self._parents = tree.parents
         features = None if scores.features is None else scores.features[:count]

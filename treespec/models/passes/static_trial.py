@@ -29,6 +29,7 @@ from transformers import PreTrainedModel
 from attention_masks.tree_attention.triton import available
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.models.cache import LayerShape
+from treespec.models.passes.given_states import of_its_tokens, state_width
 from treespec.models.passes.static_joined import StaticTogether
 from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.probe import TOLERANCE
@@ -87,23 +88,36 @@ def require_static(model: TransformersModel) -> None:
 
 
 def _error(model: TransformersModel) -> float:
-    """The largest error of static passes against an ordinary one; repeats them under `NoHostReads`."""
+    """The largest error of static passes against an ordinary one; repeats them under `NoHostReads`.
+
+    A head reads states of tokens alone.
+    """
     tokens = torch.arange(1, PREFIX + len(PARENTS) + 1, device=model.device) % model.vocab_size
     ordinary, static = model.fresh(), model.fresh(runner=StaticRunner)
+    states = None
+    if state_width(model.model):
+        net: Any = model.model
+        with torch.inference_mode():
+            states = net.states_of(tokens[PREFIX:])
     ordinary.prefill(tokens[:PREFIX])
     static.prefill(tokens[:PREFIX])
-    expected = ordinary.run(tokens[PREFIX:], PARENTS).logits.double()
-    in_one_pass = static.run(tokens[PREFIX:], PARENTS).logits.double()
+    expected = ordinary.run(tokens[PREFIX:], PARENTS, 0, states).logits.double()
+    in_one_pass = static.run(tokens[PREFIX:], PARENTS, 0, states).logits.double()
     with NoHostReads(), _no_synchronisation(model.device):
-        static.run(tokens[PREFIX:], PARENTS)
+        static.run(tokens[PREFIX:], PARENTS, 0, states)
     static.prefill(tokens[:PREFIX])
     in_parts = []
     for first, end in PARTS:
         nodes = tokens[PREFIX + first : PREFIX + end]
-        in_parts.append(static.run(nodes, PARENTS[:end], first).logits.double())
+        part = None if states is None else states[first:end]
+        in_parts.append(static.run(nodes, PARENTS[:end], first, part).logits.double())
         with NoHostReads(), _no_synchronisation(model.device):
-            static.run(nodes, PARENTS[:end], first)
-    return max(distance(in_one_pass, expected), distance(torch.cat(in_parts), expected))
+            static.run(nodes, PARENTS[:end], first, part)
+    expected, *found = (
+        of_its_tokens(model.model, logits)
+        for logits in (expected, in_one_pass, torch.cat(in_parts))
+    )
+    return max(distance(logits, expected) for logits in found)
 
 
 def require_joined(
@@ -116,6 +130,11 @@ def require_joined(
     Raises:
         UnsupportedModel: if they are not, with the reason.
     """
+    if state_width(model):
+        raise UnsupportedModel(
+            "a trained head reads states beside its tokens, which passes of several texts in fixed memory "
+            "do not hold"
+        )
     tokens = torch.arange(1, PREFIX + len(PARENTS) + 2, device=model.device) % embedding_count(
         model
     )

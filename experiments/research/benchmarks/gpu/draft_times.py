@@ -5,8 +5,9 @@ graph alone, replayed.
 
 Predictions for an H100, to be confirmed or refuted: level by level takes 1.3 ms for 3x2x1x1 at T=0
 (measured with an older version); one graph 0.35 ms with compiled layers, of which some 0.05 ms are the
-host's. With 32,000 words the head adds 4 times 8 MB, 10 us in all, and at T=1 the sums over rows some 20 us
-a level.
+host's. The second model is an EAGLE-3 head of one layer with random weights, 4.5M parameters with the
+embedding and the matrix that it shares with its target: with 32,000 words that matrix adds 4 times 8 MB,
+10 us in all, and at T=1 the sums over rows some 20 us a level.
 """
 
 import statistics
@@ -18,16 +19,20 @@ import torch
 from treespec import Sampling, TorchCoins, load_pair, verify
 from treespec.decoding import NullObserver
 from treespec.draft import ModelDrafter
+from treespec.draft.trained.eagle3 import Eagle3
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.research.benchmarks.gpu.decode_times import SHAPES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
 from treespec.experiments.research.benchmarks.gpu.timer import time_each
 from treespec.experiments.run.observers import synchronizer
+from treespec.experiments.training.fresh_heads import LayerSizes, fresh_eagle3
 from treespec.models.pass_kinds import Passes
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.models.transformers_model import TransformersModel
 
-MODELS = ("0.9M, 4k words", "4.5M, 32k words")
+MODELS = ("0.9M, 4k words", "EAGLE-3, 32k words")
+WORDS, DRY_WORDS = 32_000, 512
+WIDTH, BOUNDARIES = 128, (1, 2, 3)
 WAYS = ("one graph", "by levels")
 DRAFTS, DRY_DRAFTS = 200, 1
 WARM_UP = 5
@@ -53,7 +58,7 @@ def cases(dry: bool) -> list[Case]:
     methods = [method for method, shape in SHAPES.items() if shape.size > 1]
     return [
         Case(model, method, temperature, way)
-        for model in (MODELS[:1] if dry else MODELS)
+        for model in MODELS
         for method in (methods[:1] if dry else methods)
         for temperature in ((1.0,) if dry else (0.0, 1.0))
         for way in WAYS
@@ -88,14 +93,15 @@ def _model(name: str, session: Session) -> TransformersModel:
         from transformers import LlamaConfig, LlamaForCausalLM
 
         config = LlamaConfig(
-            vocab_size=32_000, hidden_size=128, intermediate_size=384, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, head_dim=32, tie_word_embeddings=True,
-            max_position_embeddings=4096,
+            vocab_size=DRY_WORDS if session.dry else WORDS, hidden_size=WIDTH, intermediate_size=384,
+            num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+            tie_word_embeddings=True, max_position_embeddings=4096,
         )  # fmt: skip
         torch.manual_seed(0)
         weights: Any = LlamaForCausalLM(config).bfloat16()
         weights.to(session.device)
-        model = TransformersModel(weights.eval().requires_grad_(False))
+        target = TransformersModel(weights.eval().requires_grad_(False))
+        model = fresh_eagle3(target, LayerSizes(384), 0, boundaries=BOUNDARIES)
     assert isinstance(model, TransformersModel)
     if session.dry:
         from treespec.models.passes.static_pass import StaticRunner
@@ -111,9 +117,14 @@ def _cell(model: TransformersModel, case: Case, session: Session) -> dict[str, A
     shape, sampling = SHAPES[case.method], Sampling(case.temperature)
     # An observer is told of each level, so the drafter goes level by level.
     observer = NullObserver() if case.way == "by levels" else None
-    drafter = ModelDrafter(model, shape, verify.usual_law(sampling), sampling, observer)
+    is_head = case.model != MODELS[0]
+    drafter: Any = (Eagle3 if is_head else ModelDrafter)(
+        model, shape, verify.usual_law(sampling), sampling, observer
+    )
     coins, wait = TorchCoins(0), synchronizer(session.device)
-    drafter.prefill(torch.arange(12 if session.dry else PROMPT, device=session.device))
+    prompt = torch.arange(12 if session.dry else PROMPT, device=session.device)
+    features = torch.zeros(len(prompt) - 1, len(BOUNDARIES), WIDTH, device=session.device)
+    drafter.prefill(prompt, *([features] if is_head else []))
     seconds = []
     for _ in range(DRY_DRAFTS if session.dry else DRAFTS):
         wait()
