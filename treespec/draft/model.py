@@ -39,10 +39,6 @@ from treespec.sampling.processing.processed_model import processed
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-MOST_COMMITTED = 2
-"""Committed tokens of a tree that is drafted as one graph, the root among them. More are rare (a source
-below another may have any number), and each number needs a graph of its own."""
-
 
 class ModelDrafter:
     """Drafts a tree with a smaller model, one pass for each level that gets children.
@@ -165,8 +161,12 @@ class ModelDrafter:
         return self._vouched(TokenTree.of(shape, tokens, rows, self.law, self._device))
 
     def _static_kind(self, shape: TreeShape, coins: Coins, committed: int) -> DraftKind | None:
-        """The static draft of this tree, unless an observer is to see each level."""
-        if self._stage is not nullcontext or committed > MOST_COMMITTED:
+        """The static draft of this tree, unless an observer is to see each level.
+
+        Nor if more tokens were committed than a step of this tree emits, as below another source: each
+        number needs a graph of its own.
+        """
+        if self._stage is not nullcontext or committed > shape.depth + 1:
             return None
         return static_kind(self.model, shape, self.law, self.sampling, coins, committed)
 
