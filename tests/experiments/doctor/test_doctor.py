@@ -17,6 +17,8 @@ from treespec.experiments.doctor.facts import Fact, Status
 from treespec.experiments.doctor.self_test import Trial, attempt
 from treespec.experiments.doctor.speed import TOO_BUSY, Speed, meaning, measure_speed
 from treespec.experiments.records import manifest
+from treespec.experiments.run import passes
+from treespec.models.passes import choosing_passes
 
 FACT = Fact("disk", Status.PROBLEM, "0.1 GiB free", "make room")
 GOOD, BAD = Trial("a", True, "fine", 0.1), Trial("b", False, "not so", 0.2)
@@ -133,6 +135,12 @@ def test_implementations_of_attention_are_compared(monkeypatch):
     monkeypatch.setitem(IMPLEMENTATIONS, "sdpa", wrong)
     with pytest.raises(AssertionError, match="sdpa differs"):
         self_test.attention_agrees("cpu")
+
+
+def test_nothing_is_compiled_for_a_gpu_before_attention_is_compared():
+    """It may take longer than all other tests together, which have a minute on a GPU."""
+    assert self_test.compared_on("cuda") == ["sdpa", "two_pass", "triton"]
+    assert self_test.compared_on("cpu") == ["sdpa", "two_pass", "flex", "triton"]
 
 
 # -- times --------------------------------------------------------------------------------------
@@ -257,7 +265,11 @@ def test_the_whole_self_test(monkeypatch):
         assert words in " ".join(done.stdout.split())
 
 
-def test_the_twin_says_what_can_be_told_apart(loaded_pair):
+def test_the_twin_says_what_can_be_told_apart(loaded_pair, monkeypatch):
+    """Without choosing a dtype or passes, which would measure and compile for minutes."""
+    monkeypatch.delenv("TREESPEC_EAGER")
+    for module, name in ((passes, "choose"), (choosing_passes, "_compile")):
+        monkeypatch.setattr(module, name, None)
     said = self_test.tell_apart(loaded_pair)
     assert said.startswith("a run of 6 prompts could tell apart ")
     assert "two identical copies of plain" in said
