@@ -252,7 +252,9 @@ def require_models(
             if pair not in outlines:
                 outlines[pair] = outline_pair(*pair[:2], other_tokenizer=other)
             if encoding not in encoded:
-                encoded[encoding] = encode(texts, config.prompts, outlines[pair].tokenizer)
+                outline = outlines[pair]
+                begin = outline.target.start_tokens
+                encoded[encoding] = encode(texts, config.prompts, outline.tokenizer, begin=begin)
             methods = start.experiment.methods
             outlines[pair] = outline_own_drafts(outlines[pair], methods, other_tokenizer=other)
             build_missing(missing_datastores(methods), outlines[pair], reporter)

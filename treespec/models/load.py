@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.checks import plain_tokens
-from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel
+from treespec.errors import CannotEnlarge, LoadError, TokenizerMismatch, UnsupportedModel
 from treespec.models.decoder_layers import stated_layers
 from treespec.models.known_models import KNOWN
 from treespec.models.passes.choosing_passes import choose_passes, require_passes
@@ -33,6 +33,7 @@ from treespec.models.source import (
     read_config,
     read_model,
     read_tokenizer,
+    require_unquantised,
     require_weights,
 )
 from treespec.models.support import context_length
@@ -253,6 +254,12 @@ def load_pair(
     other = None if draft_place is None else _other(tokenizer, draft_place, other_tokenizer)
     if draft_place is not None:
         _require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
+        require_unquantised(draft_place, draft_quantised, "draft_quantised")
+    require_unquantised(target_place, quantised, "quantised")
+    if quantised is not None and enlarge is not None:
+        raise CannotEnlarge(
+            f"quantised={quantised!r}: enlarge={enlarge!r} is not for quantised weights"
+        )
     target_weights = read_model(target_place, weights_dtype, torch_device, spread, quantised)
     if spread:
         require_whole(target_weights, target_place.shown, device_map)
@@ -309,6 +316,7 @@ def with_drafts(
         place = find(_draft_source(name))
         _require_decoder(place, pair.target.needs_source)
         other = _other(pair.tokenizer, place, other_tokenizer)
+        require_unquantised(place, quantised, "draft_quantised")
         weights = read_model(place, weights_dtype, pair.target.device, quantised=quantised)
         model = _probed(place, weights, attention, None if other else pair.target.vocab_size)
         choose_passes(model, passes, draft=True)
@@ -324,11 +332,13 @@ class ModelOutline:
         max_length: number of positions in the model's context.
         vocab_size: width of its logits.
         layer_count: number of decoder layers; 0 if there is no model.
+        start_tokens: that begin the text of an encoder-decoder; empty for a decoder.
     """
 
     max_length: int
     vocab_size: int
     layer_count: int
+    start_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -445,7 +455,10 @@ def _outline(place: Place) -> ModelOutline:
     config = read_config(place)
     require_weights(place)
     vocab_size = config.get_text_config(decoder=True).vocab_size
-    return ModelOutline(context_length(config), vocab_size, stated_layers(config))
+    starts = [getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id")]
+    start = next((start for start in starts if start is not None), 0)
+    begin = (start,) if config.is_encoder_decoder else ()
+    return ModelOutline(context_length(config), vocab_size, stated_layers(config), begin)
 
 
 def target_place(name_or_target: Source) -> Place:

@@ -248,8 +248,8 @@ def _tolerance(model: PreTrainedModel, tokens: Tensor) -> float:
         raise UnsupportedModel(
             f"{model.config.model_type} model: its layer {layers.mixing} computes a row from other rows of "
             "a pass too, as a quantisation of activations with one scale for all rows does, and the logits "
-            "of a node would depend on its siblings: quantise activations with a scale for each row, or "
-            "weights only"
+            "of a node would depend on its siblings: quantise activations with a scale for each row (with "
+            "bitsandbytes also llm_int8_threshold: 0), or weights only"
         )
     coarse = TOLERANCE[torch.bfloat16]
     tolerance = TOLERANCE.get(model.dtype, coarse)

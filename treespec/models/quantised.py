@@ -40,7 +40,11 @@ def _bitsandbytes(**settings: Any) -> Callable[[], Any]:
 KINDS: Mapping[str, tuple[str, Callable[[], Any]]] = {
     "int8-weight-only": ("torchao", _torchao("Int8WeightOnlyConfig")),
     "int8-dynamic": ("torchao", _torchao("Int8DynamicActivationInt8WeightConfig")),
-    "bitsandbytes-int8": ("bitsandbytes", _bitsandbytes(load_in_8bit=True)),
+    # Without the threshold columns are computed in 16 bits by the numbers of all rows of a pass.
+    "bitsandbytes-int8": (
+        "bitsandbytes",
+        _bitsandbytes(load_in_8bit=True, llm_int8_threshold=0.0),
+    ),
     "bitsandbytes-nf4": (
         "bitsandbytes",
         _bitsandbytes(load_in_4bit=True, bnb_4bit_quant_type="nf4"),

@@ -152,7 +152,7 @@ def read_model(
     `spread`: arguments that spread the model over several devices (`models.variants.spread`), instead of
     `device`. `quantised`: how weights are quantised (`models.quantised.KINDS`).
     """
-    config = read_config(place, quantised)
+    config = read_config(place)
     settings: dict[str, Any] = {}
     if quantised is not None:
         settings = {"quantization_config": settings_of(quantised)}
@@ -185,11 +185,25 @@ def read_model(
     return model.eval().requires_grad_(False)
 
 
-def read_config(place: Place, quantised: str | None = None) -> PreTrainedConfig:
-    """Read a model's configuration, and refuse what cannot be loaded here, before weights are read.
+def require_unquantised(place: Place, quantised: str | None, key: str) -> None:
+    """Refuse to quantise weights that are quantised already.
 
-    `quantised`: how the weights are to be quantised.
+    `key`: the key that asks for it, for the message.
+
+    Raises:
+        LoadError: if they are.
     """
+    if quantised is None:
+        return
+    if place.gguf is not None or _stated_quantisation(read_config(place)):
+        raise LoadError(
+            f"{key}={quantised!r}: the weights of {place.shown!r} are quantised already"
+            + (": leave the key out" if place.gguf is None else ", in a GGUF file: give a folder")
+        )
+
+
+def read_config(place: Place) -> PreTrainedConfig:
+    """Read a model's configuration, and refuse what cannot be loaded here, before weights are read."""
     with quiet(place), reading(place.shown, "configuration"):
         # transformers ignores a damaged one, and texts would not end where they should
         Files(place.name).data("generation_config.json")
@@ -206,11 +220,6 @@ def read_config(place: Place, quantised: str | None = None) -> PreTrainedConfig:
             "behind an encoder of text"
         )
     _require_known_quantisation(place, config)
-    if quantised is not None and (_stated_quantisation(config) or place.gguf is not None):
-        raise LoadError(
-            f"quantised={quantised!r}: the weights of {place.shown!r} are quantised already"
-            + (": leave the key out" if place.gguf is None else ", in a GGUF file: give a folder")
-        )
     try:
         context_length(config)
     except UnsupportedModel as error:

@@ -13,13 +13,13 @@ from torch import nn
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft.model import ModelDrafter
-from treespec.errors import InvalidArgument, LoadError, Unavailable, UnsupportedModel
+from treespec.errors import CannotEnlarge, InvalidArgument, LoadError, Unavailable, UnsupportedModel
 from treespec.models import probe, quantised
 from treespec.models.load import load_pair
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.models.quantised import is_small, quantisation_of, require_quantisation, stored_bytes
 from treespec.models.separate_rows import examined
-from treespec.models.source import find, read_config, read_model
+from treespec.models.source import find, read_config, read_model, require_unquantised
 from treespec.models.transformers_model import TransformersModel
 from treespec.target.model_target import ModelTarget
 from treespec.verify import rrsw
@@ -193,10 +193,12 @@ def test_what_is_not_available_is_refused_in_one_sentence(
         load_pair("embedded", draft_quantised="bitsandbytes-nf4")
     write_gguf(tmp_path / "x.gguf")
     with pytest.raises(LoadError, match="quantised already, in a GGUF file: give a folder"):
-        read_config(find(tmp_path / "x.gguf"), "int8-dynamic")
+        require_unquantised(find(tmp_path / "x.gguf"), "int8-dynamic", "quantised")
     compressed("weights only")
-    with pytest.raises(LoadError, match="quantised already: leave the key out"):
-        read_config(find(tmp_path / "compressed"), "int8-dynamic")
+    with pytest.raises(LoadError, match=r"draft_quantised=.*quantised already: leave the key out"):
+        require_unquantised(find(tmp_path / "compressed"), "int8-dynamic", "draft_quantised")
+    with pytest.raises(CannotEnlarge, match="not for quantised weights"):
+        load_pair("embedded", quantised="int8-dynamic", enlarge="20M")
     from transformers.quantizers import quantizer_compressed_tensors as reader
 
     monkeypatch.setattr(reader, "is_compressed_tensors_available", lambda: False)
