@@ -39,7 +39,7 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.experiments.training.curves import save_curves
 from treespec.experiments.training.families import Trainee
-from treespec.experiments.training.freed_memory import keep_freed_memory
+from treespec.experiments.training.freed_memory import freed_memory_kept
 from treespec.experiments.training.held_out_answers import HeldOut, TargetSays, answered
 from treespec.experiments.training.loop import Diverged, Progress, Schedule, train
 from treespec.experiments.training.metric import measure
@@ -128,14 +128,14 @@ class TrainingRun:
             Diverged: if a loss is no number.
             OutOfTime: if it was to stop; what is trained stays.
         """
-        keep_freed_memory()
         drafts = self.config.named(only)
         if not drafts:
             names = ", ".join(draft.label for draft in self.config.trainings)
             raise ConfigError(f"the config has no draft {only!r}, but {names}")
         trained = []
         for draft in drafts:
-            trained.append(self._trained(draft))
+            with freed_memory_kept():
+                trained.append(self._trained(draft))
             self._show_side_by_side()
         return trained
 

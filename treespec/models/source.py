@@ -210,7 +210,7 @@ def read_config(place: Place) -> PreTrainedConfig:
         try:
             config = AutoConfig.from_pretrained(place.name, **place.arguments)
         except ValueError as error:
-            if (why := said(error)) is None:
+            if (why := said(error)) is None or Files(place.name).damaged("configuration"):
                 raise
             raise UnsupportedModel(f"{place.shown!r}: {why}") from error
     if type(config) not in _reader(config)._model_mapping:

@@ -10,6 +10,7 @@ from treespec import load_pair
 from treespec.errors import InvalidArgument, Unavailable, UnsupportedModel
 from treespec.models.passes import compiled_pass
 from treespec.models.passes.choosing_passes import _require_same, choose_passes
+from treespec.models.probe import TOLERANCE
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.sublayers import layers_from
 from treespec.step import Scores
@@ -128,6 +129,7 @@ class Rows:
     """Rows in place of a model's logits: how far they change if the tree is ignored, and by an error."""
 
     device, vocab_size, max_length = torch.device("cpu"), 50, 0
+    finding = SimpleNamespace(tolerance=TOLERANCE[torch.float32])
     model = SimpleNamespace(
         dtype=torch.float32,
         config=SimpleNamespace(
