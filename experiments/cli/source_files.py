@@ -76,7 +76,7 @@ def build_command(
         from treespec.experiments.run.datastores import build_datastore
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.progress import Reporter
-        from treespec.models.load import outline_pair
+        from treespec.models.outline import outline_pair
 
         require_new(out, option="")
         require_within("--most-tokens", most, 1, 2**31 - 1)
@@ -213,7 +213,8 @@ def skip_set_command(
         given = [read_text(path) for path in texts] if texts else None
         from treespec.draft.skip_set import SkipSets, fewest_sets
         from treespec.experiments.run.models import calm_transformers
-        from treespec.models.load import load_pair, outline_pair
+        from treespec.models.load import load_pair
+        from treespec.models.outline import outline_pair
         from treespec.sampling.distributions import Sampling
 
         require_new(out, option="")

@@ -163,7 +163,7 @@ def _read(target: str) -> "GenerationConfig":
     from transformers import GenerationConfig
 
     from treespec.errors import LoadError, said
-    from treespec.models.load import target_place
+    from treespec.models.pair_places import target_place
     from treespec.models.reading import Files
     from treespec.models.source import read_config
 

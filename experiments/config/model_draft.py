@@ -23,7 +23,7 @@ from treespec.search.growth.keys import Count, Name
 from treespec.tree import Law, TreeShape
 
 NO_DRAFT = "none"
-"""Value of `models.draft` for no draft model (`treespec.models.load.NO_DRAFT`)."""
+"""Value of `models.draft` for no draft model (`treespec.models.pair_places.NO_DRAFT`)."""
 
 
 class Combined(Settings):

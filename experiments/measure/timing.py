@@ -18,8 +18,8 @@ from treespec.models.load import Pair
 from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Target
-from treespec.step import Scores
-from treespec.target import ModelTarget
+from treespec.step import Scores, Step
+from treespec.target import ModelTarget, make_target
 
 Spans = list[tuple[float, float]]
 """Beginning and end of each of several pieces of work, in seconds."""
@@ -148,6 +148,31 @@ class TimedText(NamedTuple):
         return [token for step in (self.first, *self.later) for token in step]
 
 
+def usual_steps(
+    pair: Pair,
+    shape: TreeShape,
+    sampling: Sampling,
+    prompt: torch.Tensor,
+    new_tokens: int,
+    *,
+    seed: int = 0,
+    target: Callable[[Any], Target] = make_target,
+    observer: StageTimer | None = None,
+) -> Iterator[Step]:
+    """Decode a text with the usual law and rule; a shape of the root alone is plain decoding."""
+    law = verify.usual_law(sampling)
+    return decode(
+        target(pair.target),
+        make_drafter(pair.draft, shape, law, sampling),
+        verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
+        prompt,
+        sampling=sampling,
+        coins=TorchCoins(seed),
+        max_new_tokens=new_tokens,
+        observer=observer,
+    )
+
+
 def timed_text(
     pair: Pair,
     shape: TreeShape,
@@ -160,20 +185,13 @@ def timed_text(
     stages: StageTimer | None = None,
     passes: Sequence[AbstractContextManager[None]] = (),
 ) -> TimedText:
-    """Decode a text with the usual law and rule, and time it; a shape of the root alone is plain decoding.
+    """Decode a text (`usual_steps`) and time it.
 
     `stages` times the stages of all steps; `passes` are timers that are entered after the first step.
     """
-    law, wait = verify.usual_law(sampling), synchronizer(prompt.device)
-    decoding = decode(
-        target(pair.target),
-        make_drafter(pair.draft, shape, law, sampling),
-        verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
-        prompt,
-        sampling=sampling,
-        coins=TorchCoins(seed),
-        max_new_tokens=new_tokens,
-        observer=stages,
+    wait = synchronizer(prompt.device)
+    decoding = usual_steps(
+        pair, shape, sampling, prompt, new_tokens, seed=seed, target=target, observer=stages
     )
     first = next(decoding).tokens
     later: list[tuple[int, ...]] = []

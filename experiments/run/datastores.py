@@ -20,7 +20,8 @@ from treespec.experiments.run.progress import Reporter
 from treespec.files import TEXT_BYTES, read_text
 
 if TYPE_CHECKING:
-    from treespec.models.load import Pair, PairOutline
+    from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
 
 RUNS = "runs"
 """The folder of runs, in which a run builds datastores."""

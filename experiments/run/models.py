@@ -18,7 +18,8 @@ from treespec.models.quantised import is_small, quantisation_of, stored_bytes
 from treespec.models.variants.sublayers import Sublayer, layers_from
 
 if TYPE_CHECKING:
-    from treespec.models.load import Pair, PairOutline
+    from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
     from treespec.models.transformers_model import TransformersModel
 
 
@@ -94,7 +95,7 @@ def outline_own_drafts(
     Raises:
         LoadError, TreespecError: see `load_own_drafts`.
     """
-    from treespec.models.load import outline_with_drafts
+    from treespec.models.outline import outline_with_drafts
 
     for name in _own_drafts(methods):
         if name not in outline.others:

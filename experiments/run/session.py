@@ -33,7 +33,8 @@ from treespec.plugins import Budget
 from treespec.tree import Law
 
 if TYPE_CHECKING:
-    from treespec.models.load import Pair, PairOutline
+    from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
 
 MOST_UNITS = 10**6
 """Most units of a run: prompts times settings times repeats."""

@@ -28,7 +28,7 @@ from treespec.experiments.sweep.grid import Grid, Job
 from treespec.experiments.sweep.sweep_folder import SweepFolder
 
 if TYPE_CHECKING:
-    from treespec.models.load import PairOutline
+    from treespec.models.outline import PairOutline
 
 
 ENDED = ("finished", "failed")
@@ -238,7 +238,7 @@ def require_models(
 
     The device is not checked here, because jobs may run on another machine.
     """
-    from treespec.models.load import outline_pair
+    from treespec.models.outline import outline_pair
 
     outlines: dict[tuple[str, str | None, bool], PairOutline] = {}
     encoded: dict[tuple[str, str | None, bool, str], list[Prompt]] = {}

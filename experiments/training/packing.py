@@ -101,14 +101,9 @@ class Packed:
 
     def mask(self) -> Float[Tensor, "B 1 T T"]:
         """The additive mask by which each token sees those before it in its text."""
-        return additive((self.text[:, :, None] == self.text[:, None]).tril())[:, None]
-
-
-def additive(seen: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """0 where something is seen, and the least number elsewhere."""
-    return torch.zeros(seen.shape, device=seen.device).masked_fill(
-        ~seen, torch.finfo(torch.float32).min
-    )
+        seen = (self.text[:, :, None] == self.text[:, None]).tril()[:, None]
+        zeros = torch.zeros(seen.shape, device=seen.device)
+        return zeros.masked_fill(~seen, torch.finfo(torch.float32).min)
 
 
 OPEN_ROWS = 64

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +12,17 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.checks import plain_tokens
-from treespec.errors import CannotEnlarge, LoadError, TokenizerMismatch, UnsupportedModel
-from treespec.models.decoder_layers import stated_layers
-from treespec.models.known_models import KNOWN
+from treespec.errors import CannotEnlarge, LoadError, UnsupportedModel
+from treespec.models.pair_places import (
+    NO_DRAFT,
+    draft_source,
+    locate_pair,
+    other_tokenizer_of,
+    require_decoder,
+)
 from treespec.models.passes.choosing_passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
 from treespec.models.quantised import require_quantisation, without_bars
-from treespec.models.same_tokenizer import require_same_tokenizer
 from treespec.models.shared_tokens import shared_tokens
 from treespec.models.some_tokens import Intersection
 from treespec.models.source import (
@@ -29,14 +31,10 @@ from treespec.models.source import (
     device_of,
     dtype_of,
     find,
-    is_hub_id,
     read_config,
     read_model,
-    read_tokenizer,
     require_unquantised,
-    require_weights,
 )
-from treespec.models.support import context_length
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.enlarge import EnlargeTo
 from treespec.models.variants.enlarge import enlarge as enlarge_model
@@ -49,14 +47,9 @@ from treespec.models.variants.spread import (
 )
 
 __all__ = [
-    "NO_DRAFT",
-    "ModelOutline",
     "NoDraftModel",
     "Pair",
-    "PairOutline",
     "load_pair",
-    "outline_pair",
-    "outline_with_drafts",
     "with_drafts",
 ]
 
@@ -64,11 +57,6 @@ if TYPE_CHECKING:
     DraftModel = TransformersModel  # all that such a model has, an `Intersection` passes on
 else:
     DraftModel = TransformersModel | Intersection
-
-EMBEDDED = "embedded"
-
-NO_DRAFT = "none"
-"""Given in place of a draft to load no draft model."""
 
 
 class NoDraftModel(TransformersModel):
@@ -250,10 +238,12 @@ def load_pair(
     spread = _spread_arguments(torch_device, device_map, tensor_parallel, enlarge)
     if not spread:
         require_attention(attention, torch_device)
-    target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
-    other = None if draft_place is None else _other(tokenizer, draft_place, other_tokenizer)
+    target_place, draft_place, tokenizer = locate_pair(name_or_target, draft)
+    other = (
+        None if draft_place is None else other_tokenizer_of(tokenizer, draft_place, other_tokenizer)
+    )
     if draft_place is not None:
-        _require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
+        require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
         require_unquantised(draft_place, draft_quantised, "draft_quantised")
     require_unquantised(target_place, quantised, "quantised")
     if quantised is not None and enlarge is not None:
@@ -313,115 +303,15 @@ def with_drafts(
     require_quantisation(quantised, pair.target.device, "draft_quantised")
     weights_dtype, drafts = dtype_of(dtype), {}
     for name in names:
-        place = find(_draft_source(name))
-        _require_decoder(place, pair.target.needs_source)
-        other = _other(pair.tokenizer, place, other_tokenizer)
+        place = find(draft_source(name))
+        require_decoder(place, pair.target.needs_source)
+        other = other_tokenizer_of(pair.tokenizer, place, other_tokenizer)
         require_unquantised(place, quantised, "draft_quantised")
         weights = read_model(place, weights_dtype, pair.target.device, quantised=quantised)
         model = _probed(place, weights, attention, None if other else pair.target.vocab_size)
         choose_passes(model, passes, draft=True)
         drafts[name] = _in_ids_of(pair.target.vocab_size, pair.tokenizer, model, other)
     return replace(pair, others={**pair.others, **drafts})
-
-
-@dataclass(frozen=True)
-class ModelOutline:
-    """The limits that a model's configuration states.
-
-    Args:
-        max_length: number of positions in the model's context.
-        vocab_size: width of its logits.
-        layer_count: number of decoder layers; 0 if there is no model.
-        start_tokens: that begin the text of an encoder-decoder; empty for a decoder.
-    """
-
-    max_length: int
-    vocab_size: int
-    layer_count: int
-    start_tokens: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class PairOutline:
-    """What is known of a pair before its weights are loaded.
-
-    Args:
-        target: the target's limits.
-        draft: the draft's limits, its vocabulary cut or padded to the target's.
-        tokenizer: the target's tokenizer.
-        others: limits of further draft models, by folder or hub id.
-    """
-
-    target: ModelOutline
-    draft: ModelOutline
-    tokenizer: Tokenizer = field(repr=False)
-    others: Mapping[str, ModelOutline] = field(default_factory=dict)
-
-
-def outline_pair(
-    name_or_target: Source, draft: Source | None = None, *, other_tokenizer: bool = False
-) -> PairOutline:
-    """Inspect a pair in seconds and without its memory: read all that `load_pair` reads but the weights.
-
-    Args:
-        name_or_target: as in `load_pair`.
-        draft: as in `load_pair`.
-        other_tokenizer: as in `load_pair`.
-
-    Raises:
-        LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`; also if a file of local weights is
-            missing or truncated.
-    """
-    target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
-    target = _outline(target_place)
-    if draft_place is None:
-        return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size, 0), tokenizer)
-    _require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
-    draft_limits = _draft_outline(draft_place, target.vocab_size, tokenizer, other_tokenizer)
-    return PairOutline(target, draft_limits, tokenizer)
-
-
-def outline_with_drafts(
-    outline: PairOutline, names: Iterable[str], *, other_tokenizer: bool = False
-) -> PairOutline:
-    """Add further draft models to an outline: read all that `with_drafts` reads but the weights.
-
-    Args:
-        outline: the outline of the pair.
-        names: folders or hub ids of the draft models.
-        other_tokenizer: as in `load_pair`.
-
-    Raises:
-        LoadError, TokenizerMismatch, UnsupportedModel: see `outline_pair`.
-    """
-    width, tokenizer = outline.target.vocab_size, outline.tokenizer
-    drafts = {
-        name: _draft_outline(find(_draft_source(name)), width, tokenizer, other_tokenizer)
-        for name in names
-    }
-    return replace(outline, others={**outline.others, **drafts})
-
-
-def _other(tokenizer: Tokenizer, place: Place, allowed: bool) -> Tokenizer | None:
-    """The tokenizer of a draft, if it differs from the target's and may."""
-    draft = read_tokenizer(place)
-    try:
-        require_same_tokenizer(tokenizer, draft)
-    except TokenizerMismatch:
-        if not allowed:
-            raise
-        return draft
-    return None
-
-
-def _require_decoder(draft: Place, with_source: bool) -> None:
-    """Refuse a draft that reads a source behind a target that has none."""
-    config = read_config(draft)
-    if config.is_encoder_decoder and not with_source:
-        raise UnsupportedModel(
-            f"{draft.shown!r}: the draft is an encoder-decoder ({config.model_type}), but the target reads "
-            "no source that it could encode: choose a decoder as the draft"
-        )
 
 
 def _in_ids_of(
@@ -438,49 +328,6 @@ def _in_ids_of(
     shared = shared_tokens(tokenizer, other, vocab_size, draft.vocab_size)
     translated: Any = Intersection(draft, shared)
     return translated
-
-
-def _draft_outline(
-    place: Place, vocab_size: int, tokenizer: Tokenizer, other_tokenizer: bool
-) -> ModelOutline:
-    """The limits of a draft model in the ids of the target."""
-    other, limits = _other(tokenizer, place, other_tokenizer), _outline(place)
-    if other is None:
-        return replace(limits, vocab_size=vocab_size)
-    shared_tokens(tokenizer, other, vocab_size, limits.vocab_size)
-    return replace(limits, vocab_size=vocab_size, max_length=Intersection.max_length)
-
-
-def _outline(place: Place) -> ModelOutline:
-    config = read_config(place)
-    require_weights(place)
-    vocab_size = config.get_text_config(decoder=True).vocab_size
-    starts = [getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id")]
-    start = next((start for start in starts if start is not None), 0)
-    begin = (start,) if config.is_encoder_decoder else ()
-    return ModelOutline(context_length(config), vocab_size, stated_layers(config), begin)
-
-
-def target_place(name_or_target: Source) -> Place:
-    """Where the target of `load_pair` is.
-
-    Raises:
-        LoadError: if it is nowhere.
-    """
-    return find(_target_source(name_or_target))
-
-
-def _locate_pair(
-    name_or_target: Source, draft: Source | None
-) -> tuple[Place, Place | None, Tokenizer]:
-    """Locate both models and read the target's tokenizer; the draft "none" has no place."""
-    if draft is None and os.fspath(name_or_target) in KNOWN:
-        draft = NO_DRAFT
-    if draft is not None and os.fspath(draft) == NO_DRAFT:
-        target_place, draft_place = find(_target_source(name_or_target)), None
-    else:
-        target_place, draft_place = map(find, _pair_sources(name_or_target, draft))
-    return target_place, draft_place, read_tokenizer(target_place)
 
 
 def _probed(
@@ -516,46 +363,3 @@ def _spread_arguments(
         return tensor_parallel_arguments(device)
     assert device_map is not None
     return device_map_arguments(device_map)
-
-
-def _embedded() -> Path:
-    folder = Path(str(files("treespec").joinpath(EMBEDDED)))
-    if not (folder / "target").is_dir():
-        raise LoadError(f"the embedded pair is missing from this installation: no {str(folder)!r}")
-    return folder
-
-
-def _pair_sources(name_or_target: Source, draft: Source | None) -> tuple[Source, Source]:
-    """The sources of both models: as given, or the subfolders of a pair's folder."""
-    name, folder = os.fspath(name_or_target), _folder(name_or_target)
-    if draft is not None:
-        return _target_source(name_or_target), _draft_source(draft)
-    if _holds_pair(folder):
-        return folder / "target", folder / "draft"
-    if folder.is_dir() or not is_hub_id(name_or_target):
-        read_config(find(name_or_target))  # reports a missing or damaged folder first
-    not_local = "" if folder.exists() else " (and not a local folder)"
-    raise LoadError(
-        f"{name!r} is a target without a draft{not_local}: name a second, smaller model with the same "
-        f"tokenizer as the draft, or {NO_DRAFT!r} and a source that runs no model (`--draft none --source "
-        "lookup`; in a config `models: {draft: none}` and `draft: {source: lookup}`); only "
-        f"{EMBEDDED!r} and folders with target/ and draft/ include one"
-    )
-
-
-def _folder(name: Source) -> Path:
-    return _embedded() if os.fspath(name) == EMBEDDED else Path(name).expanduser()
-
-
-def _holds_pair(folder: Path) -> bool:
-    return (folder / "target").is_dir() and not (folder / "config.json").exists()
-
-
-def _target_source(name: Source) -> Source:
-    """The source of the target alone: the subfolder of a pair's folder, or the name itself."""
-    folder = _folder(name)
-    return folder / "target" if _holds_pair(folder) else name
-
-
-def _draft_source(name: Source) -> Source:
-    return _embedded() / "draft" if os.fspath(name) == EMBEDDED else name

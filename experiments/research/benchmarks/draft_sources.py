@@ -33,7 +33,7 @@ from treespec.draft import (
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.research.benchmarks.results_file import print_and_save, print_parts
 from treespec.experiments.run.held_out import HeldOut, installed_code
-from treespec.models.load import outline_pair
+from treespec.models.outline import outline_pair
 from treespec.tree import Law
 
 SIZES = [10_000, 1_000_000]

@@ -11,7 +11,8 @@ All passes are eager: our packed kernel does not cover int8, so compiled ones wo
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,9 +22,9 @@ import typer
 from rich.console import Console
 from transformers import BartConfig, BartForConditionalGeneration, OPTConfig, OPTForCausalLM
 
-from treespec import Law, Sampling, TorchCoins, decode, load_pair, verify
-from treespec.draft import NoDrafter, make_drafter
+from treespec import Sampling, load_pair
 from treespec.experiments.config.schema import ChatPrompts
+from treespec.experiments.measure.timing import in_turns, seconds_of, usual_steps
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.research.benchmarks.results_file import print_and_save
 from treespec.experiments.run.models import weights_data
@@ -31,7 +32,6 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.models.transformers_model import TransformersModel
 from treespec.search.intervals import ratio
-from treespec.target import make_target
 from treespec.tree import TreeShape
 
 WIDTH, HEADS, LAYERS, VOCAB, POSITIONS = 768, 12, 6, 8192, 512
@@ -51,18 +51,6 @@ SPEEDS = (
     Column("ratio", lambda row: row["ratio"].text()),
     keyed("tokens per step, int8", "tokens_per_step", ".2f"),
 )
-
-
-def in_turns(left: Callable[[], object], right: Callable[[], object], rounds: int) -> np.ndarray:
-    """Seconds of both functions in each round `[2, rounds]`; the first round warms up."""
-    taken = np.empty((2, rounds + 1))
-    for i in range(rounds + 1):
-        order = ((0, left), (1, right))
-        for side, work in order if i % 2 else order[::-1]:
-            start = time.perf_counter()
-            work()
-            taken[side, i] = time.perf_counter() - start
-    return taken[:, 1:]
 
 
 def encoder_decoder() -> TransformersModel:
@@ -105,7 +93,8 @@ def passes(say: Callable[[str], None]) -> list[dict[str, Any]]:
             model.run(tokens, parents)
             model.keep(())
 
-        over, under = in_turns(partial(run, models[0]), partial(run, models[1]), ROUNDS)
+        works = {i: partial(seconds_of, partial(run, model)) for i, model in enumerate(models)}
+        over, under = map(np.array, in_turns(works, ROUNDS).values())
         rows.append({
             "nodes": nodes, "over_ms": 1e3 * np.median(over), "under_ms": 1e3 * np.median(under),
             "ratio": ratio(over, under),
@@ -120,32 +109,23 @@ def speeds(target: str, say: Callable[[str], None]) -> tuple[list[dict[str, Any]
                       draft_quantised="int8-weight-only")  # fmt: skip
     kind = ChatPrompts(kind="chat", count=PROMPTS)
     prompts = [prompt.ids for prompt in encode(read_prompts(kind)[:PROMPTS], kind, whole.tokenizer)]
-    shape, cold = TreeShape.chain(DEPTH), Sampling(temperature=0.0)
-
-    def steps_of(target: Any, draft: Any, prompt: Sequence[int]) -> int:
-        drafter = (
-            NoDrafter() if draft is None else make_drafter(draft, shape, Law.DETERMINISTIC, cold)
-        )
-        steps = decode(
-            make_target(target), drafter, verify.greedy, torch.tensor(prompt), sampling=cold,
-            coins=TorchCoins(0), max_new_tokens=TOKENS,
-        )  # fmt: skip
-        return len(list(steps))
-
+    cold = Sampling(temperature=0.0)
     rows = []
-    for role, sides in {
-        "as the target, plain": ((small.target, None), (whole.target, None)),
-        f"as its own draft, chain {DEPTH}": (
-            (whole.target, small.draft),
-            (whole.target, whole.draft),
+    for role, shape, pairs in (
+        ("as the target, plain", TreeShape.chain(0), (small, whole)),
+        (
+            f"as its own draft, chain {DEPTH}",
+            TreeShape.chain(DEPTH),
+            (replace(whole, draft=small.draft), whole),
         ),
-    }.items():
+    ):
         taken, steps = np.empty((2, PROMPTS)), [0, 0]
         for i, prompt in enumerate(prompts):
             say(f"{role}: text {i + 1} of {PROMPTS}")
             for side in (0, 1) if i % 2 else (1, 0):
                 start = time.perf_counter()
-                steps[side] += steps_of(*sides[side], prompt)
+                text = usual_steps(pairs[side], shape, cold, torch.tensor(prompt), TOKENS)
+                steps[side] += len(list(text))
                 taken[side, i] = time.perf_counter() - start
         tokens = PROMPTS * TOKENS
         rows.append({

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from treespec.draft import Datastore
 from treespec.experiments.cli.main import app
-from treespec.models.load import outline_pair
+from treespec.models.outline import outline_pair
 
 
 def call(*arguments):

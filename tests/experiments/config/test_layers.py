@@ -8,7 +8,8 @@ from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.session import require_fits
-from treespec.models.load import load_pair, outline_pair
+from treespec.models.load import load_pair
+from treespec.models.outline import outline_pair
 from treespec.models.variants.sublayers import Sublayer
 
 

@@ -12,7 +12,7 @@ from treespec.experiments.config.file import validated
 from treespec.experiments.config.places import inputs_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.session import require_fits
-from treespec.models.load import outline_pair
+from treespec.models.outline import outline_pair
 
 TREE = {"kind": "budget", "depth": 4, "size": 8, "branching": 3}
 CHAIN = {"kind": "budget", "depth": 4}

@@ -21,7 +21,8 @@ from treespec.experiments.report.details import facts
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.session import require_fits
-from treespec.models.load import load_pair, outline_pair
+from treespec.models.load import load_pair
+from treespec.models.outline import outline_pair
 
 
 @pytest.fixture(scope="module")

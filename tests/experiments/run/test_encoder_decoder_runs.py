@@ -17,7 +17,8 @@ from treespec.experiments.lossless.check import check_lossless
 from treespec.experiments.measure.searched_run import run
 from treespec.experiments.run.one_text import decode_one, one_text_config
 from treespec.experiments.run.prompts import read_prompts
-from treespec.models.load import outline_pair, with_drafts
+from treespec.models.load import with_drafts
+from treespec.models.outline import outline_pair
 
 SOURCES = ("def walk(tree):", "for node in tree.children:\n    yield node", "walk(node)")
 BUDGET = {"kind": "budget", "size": 8, "depth": 4, "branching": 2}

@@ -240,7 +240,7 @@ def test_models_that_are_gone_cost_no_finished_sweep(start, planned, monkeypatch
         raise LoadError("there is no such model")
 
     start()
-    monkeypatch.setattr("treespec.models.load.outline_pair", gone)
+    monkeypatch.setattr("treespec.models.outline.outline_pair", gone)
     _, result = start()
     assert result.already_finished
     before = {path: path.stat().st_mtime_ns for path in planned.rglob("jobs/**/*")}

@@ -9,13 +9,13 @@ import pickle
 
 import pytest
 import torch
+from drafted_texts import COLD, SHAPES, WARM, require_equal, rows, static
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter
 from treespec.draft.static_draft import static_kind
 from treespec.errors import NonFiniteLogits
 from treespec.models.pass_kinds import Passes
-from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.passes.static_trial import NoHostReads
 from treespec.models.some_tokens import SomeTokens
 from treespec.models.waiting import WAIT
@@ -28,31 +28,11 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="see test_through_the_interpreter")
 plain = pytest.mark.skipif(INTERPRETED, reason="runs in the process outside")
 
-WARM, COLD = Sampling(), Sampling(temperature=0.0)
-SHAPES = {
-    "chain": TreeShape.chain(3),
-    "expansion": TreeShape.expansion([3, 2, 1]),
-    "random": TreeShape.from_parents([-1, 0, 0, 0, 1, 1, 2, 4, 4, 6]),
-}
-
 
 @pytest.fixture(autouse=True)
 def _quick(request):
     if INTERPRETED:
         request.getfixturevalue("quick_interpreter")
-
-
-def static(model):
-    twin = model.fresh()
-    twin.run_by(StaticRunner, Passes("captured"))
-    return twin
-
-
-def rows(model):
-    """Committed rows of all layers."""
-    cache = model.runner.cache
-    tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
-    return [x[:, :, : cache.length] for x in tensors]
 
 
 def texts(model, shape, law, sampling, seed, wrapped=lambda propose: propose()):
@@ -88,22 +68,8 @@ def texts(model, shape, law, sampling, seed, wrapped=lambda propose: propose()):
 def test_ids_rows_and_coins_are_those_of_levels(name, law, sampling, make_model):
     """With 0 and 1 pending tokens above the root."""
     model, shape = make_model(), SHAPES[name]
-    ours, pending, our_rows, rest = texts(static(model), shape, law, sampling, 3)
-    theirs, _, their_rows, their_rest = texts(model, shape, law, sampling, 3)
-    assert {*pending} == {0, 1}
-    assert rest == their_rest
-    for tree, other in zip(ours, theirs, strict=True):
-        assert isinstance(tree, UnreadTree)
-        assert not isinstance(other, UnreadTree)
-        assert tree.token_ids == other.token_ids
-        assert tree.shape == other.shape
-        assert tree.law == other.law
-        assert tree.is_vouched
-        assert (tree.draft_probs is None) == (other.draft_probs is None)
-        if tree.draft_probs is not None:
-            torch.testing.assert_close(tree.draft_probs, other.draft_probs, rtol=1e-4, atol=1e-5)
-    for mine, right in zip(our_rows, their_rows, strict=True):
-        torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
+    ours, theirs = (texts(each, shape, law, sampling, 3) for each in (static(model), model))
+    assert require_equal(ours, theirs) == {0, 1}
 
 
 @interpreted
@@ -120,14 +86,7 @@ def test_as_one_graph(law, make_model, taped, monkeypatch):
     captured.run_by(Places().copying_runner, Passes("captured"))
     for seed in (0, 1):
         ours, theirs = (texts(m, shape, law, WARM, seed) for m in (captured, model))
-        for tree, other in zip(ours[0], theirs[0], strict=True):
-            assert tree.token_ids == other.token_ids
-            if law is not Law.DETERMINISTIC:
-                torch.testing.assert_close(
-                    tree.draft_probs, other.draft_probs, rtol=1e-4, atol=1e-5
-                )
-        for mine, right in zip(ours[2], theirs[2], strict=True):
-            torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4)
+        require_equal(ours, theirs)
     assert len(taped) == 2
     assert sum(tape.replays for tape in taped) == 8
 

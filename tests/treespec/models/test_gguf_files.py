@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM
 from treespec.errors import LoadError, UnsupportedModel
 from treespec.models import gguf_files
 from treespec.models.fetching import convert
-from treespec.models.load import load_pair, outline_pair
+from treespec.models.load import load_pair
+from treespec.models.outline import outline_pair
 from treespec.models.source import find
 
 IDS = torch.arange(3, 40)[None]

@@ -17,7 +17,8 @@ from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.session import require_fits
 from treespec.models.codec import Codec, codec_of, token_bytes
 from treespec.models.known_models import folder_of
-from treespec.models.load import EMBEDDED, _embedded, outline_pair
+from treespec.models.outline import outline_pair
+from treespec.models.pair_places import EMBEDDED, embedded_folder
 from treespec.models.shared_tokens import shared_tokens
 from treespec.models.text_follower import TextFollower
 
@@ -69,7 +70,7 @@ def tokenizer(name: str):
     """One of the tokenizers, by name."""
     if name == "metaspace":
         return metaspace()
-    folder = _embedded() / "target" if name == EMBEDDED else folder_of(name)
+    folder = embedded_folder() / "target" if name == EMBEDDED else folder_of(name)
     if not (folder / "tokenizer.json").exists():
         pytest.skip(f"{name} was not fetched")
     return AutoTokenizer.from_pretrained(folder)
@@ -257,7 +258,7 @@ def test_a_chat_model_is_drafted_for_in_other_vocabularies() -> None:
     """By the embedded draft, as tokens and as strings, and by a head of a part of its vocabulary."""
     if not folder_of("smollm2").exists():
         pytest.skip("smollm2 was not fetched")
-    pair = load_pair("smollm2", _embedded() / "draft", other_tokenizer=True)
+    pair = load_pair("smollm2", embedded_folder() / "draft", other_tokenizer=True)
     shape = {"kind": "expansion", "branching": [2, 1]}
     drafts: list[dict[str, str]] = [
         {"source": "model"}, {"source": "strings"}, {"source": "eagle3", "model": "smollm2-eagle3"},

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from treespec.errors import LoadError
-from treespec.models.load import load_pair, outline_pair
+from treespec.models.load import load_pair
+from treespec.models.outline import outline_pair
 
 
 def test_an_outline_is_that_of_the_loaded_pair():

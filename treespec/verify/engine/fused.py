@@ -13,6 +13,7 @@ from torch import Tensor
 from treespec.checks import integer
 from treespec.errors import RefusedTree, Unavailable
 from treespec.protocols import Coins, Rows
+from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import SampledRows
 from treespec.step import Verdict
 from treespec.tree import TokenTree
@@ -99,7 +100,9 @@ class Fused(WrappedRule):
         """
         TargetRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
         rule, plain, shape = self.rule, _plain(self.rule), tree.shape
-        if not isinstance(coins, _Stream):
+        if not isinstance(coins, TorchCoins) and not isinstance(
+            coins, _Stream
+        ):  # the first is quick
             raise Unavailable(
                 f"fused({rule}) passes uniforms to a kernel, so it needs coins with peek and skip, such as "
                 f"TorchCoins, not {type(coins).__name__}: use the plain rule"

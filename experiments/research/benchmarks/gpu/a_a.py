@@ -13,17 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from treespec import Sampling, TorchCoins, decode, load_pair, verify
-from treespec.draft import make_drafter
+from treespec import Sampling, load_pair
 from treespec.errors import in_words
-from treespec.experiments.measure.timing import in_turns, seconds_of
+from treespec.experiments.measure.timing import in_turns, seconds_of, usual_steps
 from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA, SHAPES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session, clocks
 from treespec.experiments.run.observers import synchronizer
 from treespec.experiments.run.prompts import embedded_prompts
-from treespec.models.load import Pair
 from treespec.models.passes.choosing_passes import choose_passes
-from treespec.target import make_target
 
 RUNS, ROUNDS, NEW, PROMPT = 20, 24, 96, 512
 DRY_RUNS, DRY_ROUNDS, DRY_NEW, DRY_PROMPT = 2, 2, 3, 12
@@ -104,23 +101,11 @@ def _ways(session: Session, size: str) -> dict[str, Callable[[], float]]:
         part.reserve(length + new + SHAPES[METHOD].size)
     wait = synchronizer(session.device)
 
+    def decoded() -> None:
+        for _ in usual_steps(pair, SHAPES[METHOD], Sampling(temperature=0.0), prompt, new):
+            pass
+
     def way() -> float:
-        return seconds_of(lambda: _decode(pair, prompt, new), wait)
+        return seconds_of(decoded, wait)
 
     return {"A": way, "B": lambda: way()}
-
-
-def _decode(pair: Pair, prompt: torch.Tensor, new: int) -> None:
-    sampling, shape = Sampling(temperature=0.0), SHAPES[METHOD]
-    law = verify.usual_law(sampling)
-    steps = decode(
-        make_target(pair.target),
-        make_drafter(pair.draft, shape, law, sampling),
-        verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
-        prompt,
-        sampling=sampling,
-        coins=TorchCoins(0),
-        max_new_tokens=new,
-    )
-    for _ in steps:
-        pass

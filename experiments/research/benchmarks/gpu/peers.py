@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from treespec import Sampling, TorchCoins, decode, load_pair, verify
-from treespec.draft import NoDrafter
+from treespec import Sampling, TreeShape, load_pair
 from treespec.errors import Unavailable, UnsupportedModel, in_words
-from treespec.experiments.measure.timing import in_turns, median_ratio, seconds_of
+from treespec.experiments.measure.timing import in_turns, median_ratio, seconds_of, usual_steps
 from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA
 from treespec.experiments.research.benchmarks.gpu.fast_loop import FastLoop
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
@@ -27,7 +26,6 @@ from treespec.experiments.run.observers import synchronizer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.run.transformers_hooks import plain_twin
 from treespec.models.load import Pair
-from treespec.target import make_target
 
 PEERS = ("generate", "fast loop")
 OURS = "ours"
@@ -111,17 +109,8 @@ def _ways(
 
     def ours() -> Callable[[], list[int]]:
         pair.target.reserve(len(prompt) + new)
-        greedy = Sampling(temperature=0.0)
-        rule = verify.verifier_for(verify.greedy, pair.target)
-
-        def decoded() -> list[int]:
-            steps = decode(
-                make_target(pair.target), NoDrafter(), rule, prompt,
-                sampling=greedy, coins=TorchCoins(0), max_new_tokens=new,
-            )  # fmt: skip
-            return [token for step in steps for token in step.tokens]
-
-        return decoded
+        given = pair, TreeShape.chain(0), Sampling(temperature=0.0), prompt, new
+        return lambda: [token for step in usual_steps(*given) for token in step.tokens]
 
     def by_generate() -> Callable[[], list[int]]:
         model: Any = plain_twin(pair.target)

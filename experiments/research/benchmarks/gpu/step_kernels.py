@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from treespec import Sampling, TorchCoins, decode, load_pair, verify
-from treespec.draft import make_drafter
+from treespec import Sampling, load_pair
 from treespec.errors import in_words
 from treespec.experiments.measure.roofline import pass_bytes
+from treespec.experiments.measure.timing import usual_steps
 from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA, SHAPES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
 from treespec.experiments.run.observers import synchronizer
@@ -25,7 +25,6 @@ from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.step import Step
-from treespec.target import make_target
 
 PROMPT, WARM_UP, STEPS = 512, 6, 10
 DRY_PROMPT, DRY_STEPS = 12, 1
@@ -108,20 +107,11 @@ def _cell(case: Case, session: Session) -> dict[str, Any]:
 
 def _steps(pair: Pair, case: Case, prompt: torch.Tensor) -> Iterator[Step]:
     """Steps without an end: greedy, as many as the context holds."""
-    sampling, shape = Sampling(temperature=0.0), SHAPES[case.method]
-    law = verify.usual_law(sampling)
+    shape = SHAPES[case.method]
     room = 40 * shape.size
     for part in (pair.target, pair.draft):
         part.reserve(len(prompt) + room + shape.size)
-    return decode(
-        make_target(pair.target),
-        make_drafter(pair.draft, shape, law, sampling),
-        verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
-        prompt,
-        sampling=sampling,
-        coins=TorchCoins(0),
-        max_new_tokens=room,
-    )
+    return usual_steps(pair, shape, Sampling(temperature=0.0), prompt, room)
 
 
 def _kernels(seen: Any, steps: int, on_gpu: bool) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from treespec.experiments.training.texts.leaks import (
     held_out_prompts,
     leaks,
 )
-from treespec.models.load import outline_pair
+from treespec.models.outline import outline_pair
 
 TEMPLATE = [900, 901, 902, 903, 904, 905, 906, 907, 908, 909, 910, 911, 912, 913, 914]
 """Tokens that all texts share: more than make a leak."""

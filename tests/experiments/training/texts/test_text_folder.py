@@ -16,7 +16,8 @@ from treespec.experiments.training.texts.text_data import TextData
 from treespec.experiments.training.texts.text_folder import TextFolder
 from treespec.experiments.training.texts.write_texts import Recipe
 from treespec.files import append_whole
-from treespec.models.load import load_pair, outline_pair
+from treespec.models.load import load_pair
+from treespec.models.outline import outline_pair
 
 RECIPE = Recipe("embedded", tokens=180, batch=5, answer=12)
 

@@ -18,7 +18,8 @@ from treespec.experiments.training.texts.prompts_asked import TemplatePrompts
 from treespec.experiments.training.texts.text_batches import GivenBatches, WrittenBatches
 from treespec.experiments.training.texts.words import Words
 from treespec.experiments.training.texts.writing import Order, write_by_engine, write_by_generate
-from treespec.models.load import load_pair, outline_pair
+from treespec.models.load import load_pair
+from treespec.models.outline import outline_pair
 
 
 @pytest.fixture(scope="module")

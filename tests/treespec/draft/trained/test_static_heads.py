@@ -8,15 +8,14 @@ import os
 
 import pytest
 import torch
+from drafted_texts import COLD, SHAPES, WARM, require_equal, rows, static
 from head_formats import FORMATS, head_of, target
 from heads.files import HIDDEN
 from taped_passes import taped
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec import Law, Sampling, TorchCoins, decode, verify
 from treespec.draft.static_draft import static_kind
 from treespec.errors import UnsupportedModel
-from treespec.models.pass_kinds import Passes
-from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.passes.static_trial import NoHostReads, require_joined, require_static
 from treespec.sampling import children
 from treespec.step import Scores, Step, Verdict
@@ -29,12 +28,6 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="see test_through_the_interpreter")
 plain = pytest.mark.skipif(INTERPRETED, reason="runs in the process outside")
 
-WARM, COLD = Sampling(), Sampling(temperature=0.0)
-SHAPES = {
-    "chain": TreeShape.chain(3),
-    "expansion": TreeShape.expansion([3, 2, 1]),
-    "random": TreeShape.from_parents([-1, 0, 0, 0, 1, 1, 2, 4, 4, 6]),
-}
 STEPS = ((2, 0), (9, -1), (30, 1), (4, 2), (6, 0))
 """Of each step the bonus and how deep its accepted path is; -1 for a whole path."""
 
@@ -43,12 +36,6 @@ STEPS = ((2, 0), (9, -1), (30, 1), (4, 2), (6, 0))
 def _quick(request):
     if INTERPRETED:
         request.getfixturevalue("quick_interpreter")
-
-
-def static(head, runner=StaticRunner):
-    twin = head.fresh()
-    twin.run_by(runner, Passes("captured"))
-    return twin
 
 
 def texts(name, head, shape, law, sampling, seed=3, prompt=(5, 1, 7, 22)):
@@ -69,27 +56,7 @@ def texts(name, head, shape, law, sampling, seed=3, prompt=(5, 1, 7, 22)):
         scores = Scores(torch.zeros(tree.shape.size, head.vocab_size))
         drafter.commit(Step(tree, Verdict(path, bonus), scores, (), features=features(len(path))))
         trees.append(tree)
-    cache = drafter.model.runner.cache
-    rows = [
-        x[:, :, : cache.length].clone() for each in cache.layers for x in (each.keys, each.values)
-    ]
-    return trees, committed, rows, coins.uniform()
-
-
-def require_equal(ours, theirs):
-    (mine, committed, rows, rest), (right, _, their_rows, their_rest) = ours, theirs
-    assert rest == their_rest
-    for tree, other in zip(mine, right, strict=True):
-        assert isinstance(tree, UnreadTree)
-        assert not isinstance(other, UnreadTree)
-        assert tree.token_ids == other.token_ids
-        assert (tree.shape, tree.law, tree.is_vouched) == (other.shape, other.law, other.is_vouched)
-        assert (tree.draft_probs is None) == (other.draft_probs is None)
-        if tree.draft_probs is not None:
-            torch.testing.assert_close(tree.draft_probs, other.draft_probs, rtol=1e-4, atol=1e-5)
-    for one, other in zip(rows, their_rows, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    return {*committed}
+    return trees, committed, rows(drafter.model), coins.uniform()
 
 
 @interpreted

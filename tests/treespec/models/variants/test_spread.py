@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from treespec import load_pair
 from treespec.errors import LoadError
-from treespec.models.load import EMBEDDED
+from treespec.models.pair_places import EMBEDDED
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants import spread
 from treespec.models.variants.spread import (

@@ -1,0 +1,120 @@
+"""What is known of a pair before its weights are loaded."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from treespec.models.decoder_layers import stated_layers
+from treespec.models.pair_places import (
+    draft_source,
+    locate_pair,
+    other_tokenizer_of,
+    require_decoder,
+)
+from treespec.models.shared_tokens import shared_tokens
+from treespec.models.some_tokens import Intersection
+from treespec.models.source import Place, Source, find, read_config, require_weights
+from treespec.models.support import context_length
+
+__all__ = ["ModelOutline", "PairOutline", "outline_pair", "outline_with_drafts"]
+
+
+@dataclass(frozen=True)
+class ModelOutline:
+    """The limits that a model's configuration states.
+
+    Args:
+        max_length: number of positions in the model's context.
+        vocab_size: width of its logits.
+        layer_count: number of decoder layers; 0 if there is no model.
+        start_tokens: that begin the text of an encoder-decoder; empty for a decoder.
+    """
+
+    max_length: int
+    vocab_size: int
+    layer_count: int
+    start_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PairOutline:
+    """What is known of a pair before its weights are loaded.
+
+    Args:
+        target: the target's limits.
+        draft: the draft's limits, its vocabulary cut or padded to the target's.
+        tokenizer: the target's tokenizer.
+        others: limits of further draft models, by folder or hub id.
+    """
+
+    target: ModelOutline
+    draft: ModelOutline
+    tokenizer: Tokenizer = field(repr=False)
+    others: Mapping[str, ModelOutline] = field(default_factory=dict)
+
+
+def outline_pair(
+    name_or_target: Source, draft: Source | None = None, *, other_tokenizer: bool = False
+) -> PairOutline:
+    """Inspect a pair in seconds and without its memory: read all that `load_pair` reads but the weights.
+
+    Args:
+        name_or_target: as in `load_pair`.
+        draft: as in `load_pair`.
+        other_tokenizer: as in `load_pair`.
+
+    Raises:
+        LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`; also if a file of local weights is
+            missing or truncated.
+    """
+    target_place, draft_place, tokenizer = locate_pair(name_or_target, draft)
+    target = _outline(target_place)
+    if draft_place is None:
+        return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size, 0), tokenizer)
+    require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
+    draft_limits = _draft_outline(draft_place, target.vocab_size, tokenizer, other_tokenizer)
+    return PairOutline(target, draft_limits, tokenizer)
+
+
+def outline_with_drafts(
+    outline: PairOutline, names: Iterable[str], *, other_tokenizer: bool = False
+) -> PairOutline:
+    """Add further draft models to an outline: read all that `with_drafts` reads but the weights.
+
+    Args:
+        outline: the outline of the pair.
+        names: folders or hub ids of the draft models.
+        other_tokenizer: as in `load_pair`.
+
+    Raises:
+        LoadError, TokenizerMismatch, UnsupportedModel: see `outline_pair`.
+    """
+    width, tokenizer = outline.target.vocab_size, outline.tokenizer
+    drafts = {
+        name: _draft_outline(find(draft_source(name)), width, tokenizer, other_tokenizer)
+        for name in names
+    }
+    return replace(outline, others={**outline.others, **drafts})
+
+
+def _draft_outline(
+    place: Place, vocab_size: int, tokenizer: Tokenizer, other_tokenizer: bool
+) -> ModelOutline:
+    """The limits of a draft model in the ids of the target."""
+    other, limits = other_tokenizer_of(tokenizer, place, other_tokenizer), _outline(place)
+    if other is None:
+        return replace(limits, vocab_size=vocab_size)
+    shared_tokens(tokenizer, other, vocab_size, limits.vocab_size)
+    return replace(limits, vocab_size=vocab_size, max_length=Intersection.max_length)
+
+
+def _outline(place: Place) -> ModelOutline:
+    config = read_config(place)
+    require_weights(place)
+    vocab_size = config.get_text_config(decoder=True).vocab_size
+    starts = [getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id")]
+    start = next((start for start in starts if start is not None), 0)
+    begin = (start,) if config.is_encoder_decoder else ()
+    return ModelOutline(context_length(config), vocab_size, stated_layers(config), begin)
