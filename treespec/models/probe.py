@@ -38,6 +38,7 @@ from attention_masks.tree_attention.triton import available
 from treespec.errors import TreespecError, Unavailable, UnsupportedModel, said
 from treespec.models.cache import LayerShape
 from treespec.models.encoder_decoder import encoded, usual_runner
+from treespec.models.logit_errors import errors, of_its_tokens
 from treespec.models.recorder import NOT_ASKED, Recorder
 from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
 from treespec.models.runner import TreeRunner
@@ -135,7 +136,7 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
         raise UnsupportedModel(
             f"{model_type} model: it returns NaN or infinite logits; check its weights"
         )
-    effect = float(_error(ignoring_tree, truth).max())
+    effect = _error(model, ignoring_tree, truth)
     tolerance = _tolerance(model, tokens)
     reasons: list[str] = []
     last: Exception | None = None
@@ -152,7 +153,7 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
                 runner.source = encoded(model, tokens[:SOURCE])
             _try_prompt(runner, tokens[:PREFIX])
             logits = runner.run(tokens[PREFIX:], PARENTS).logits
-            error = float(_error(logits, truth).max())
+            error = _error(model, logits, truth)
             _judge(error, effect, model.dtype, tolerance)
             _require_same_rows(runner, tokens, logits, min(tolerance, effect / 4))
             layout = runner.cache.layout
@@ -228,12 +229,11 @@ def _plain_logits(model: PreTrainedModel, tokens: Tensor, ids: Tensor) -> Float[
     return model(input_ids=sources, decoder_input_ids=ids, use_cache=False).logits
 
 
-def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
-    """Distance between centred rows, relative to the norm of the true row."""
-    centred = truth.double() - truth.double().mean(-1, keepdim=True)
-    difference = logits.double() - truth.double()
-    difference = difference - difference.mean(-1, keepdim=True)
-    return difference.norm(dim=-1) / centred.norm(dim=-1).clamp_min(1e-30)
+def _error(
+    model: PreTrainedModel, found: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]
+) -> float:
+    """The largest error of a row, over the tokens that the model has rows for."""
+    return float(errors(of_its_tokens(model, found), of_its_tokens(model, truth)).max())
 
 
 def _tolerance(model: PreTrainedModel, tokens: Tensor) -> float:
@@ -263,7 +263,7 @@ def _require_same_rows(
     nodes = tokens[PREFIX:].flip(0)[: len(OTHER_PARENTS)].clone()
     others, same = [*SHARED], [*SHARED.values()]
     nodes[others] = tokens[PREFIX:][same]
-    error = float(_error(runner.run(nodes, OTHER_PARENTS).logits[others], logits[same]).max())
+    error = _error(runner.model, runner.run(nodes, OTHER_PARENTS).logits[others], logits[same])
     if not error <= bound:
         raise UnsupportedModel(
             f"the logits of a node differ by {error:.2g} of their norm between two trees in which its path "
