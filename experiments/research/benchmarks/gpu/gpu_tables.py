@@ -220,7 +220,13 @@ def _peers(data: dict[str, Any]) -> Finding:
         for cell in data["cells"].values()
         for way, reason in (cell.get("unavailable", {}) | _error(cell)).items()
     ]
-    notes = [*reasons, "ours / it: tokens per second, the median of the ratios of each round."]
+    kernels = [
+        f"{cell['size']}: the fast loop's attention is {cell['fast_loop_attention']}"
+        for cell in data["cells"].values()
+        if "fast_loop_attention" in cell
+    ]
+    told = "ours / it: tokens per second, the median of the ratios of each round."
+    notes = [*reasons, *kernels, told]
     return _finding("Plain decoding, side by side", columns, rows, notes, data)
 
 
@@ -275,6 +281,29 @@ def _layers(data: dict[str, Any]) -> Finding:
     return _finding("A captured pass", columns, rows, [*seconds, *problems], data)
 
 
+def _plans(data: dict[str, Any]) -> Finding:
+    rows = [cell | one for cell in data["cells"].values() for one in cell.get("plans", [])]
+    columns = (
+        Column[_Cell]("prefix", lambda row: _thousands(row["prefix"])),
+        Column[_Cell]("T", lambda row: str(row["rows"])),
+        keyed("plan", "plan", left=True),
+        keyed("tile", "tile", left=True),
+        keyed("splits", "splits"),
+        Column[_Cell]("merged", lambda row: "in place" if row["in_place"] else NONE, left=True),
+        keyed("us", "us", ".1f"),
+        keyed("/ two launches", "over_two_launches", ".3f"),
+        keyed("estimate", "estimated_us", ".1f"),
+        keyed("fraction", "fraction", ".2f"),
+    )
+    fastest = [
+        f"{key}: fastest with {min(cell['plans'], key=lambda one: one['us'])['plan']}"
+        for key, cell in data["cells"].items()
+        if "plans" in cell
+    ]
+    problems = [f"{key}: {why}" for key, cell in data["cells"].items() if (why := _why(cell))]
+    return _finding("Plans of one layer's attention", columns, rows, [*fastest, *problems], data)
+
+
 _draft = _values(
     "Drafting a tree",
     {
@@ -323,7 +352,7 @@ def _aa(data: dict[str, Any]) -> Finding:
 
 FINDINGS = {
     "accuracy": _accuracy, "layers": _layers, "decode": _decode, "profile": _profile, "draft": _draft,
-    "kernels": _kernels, "peers": _peers, "aa": _aa,
+    "plans": _plans, "kernels": _kernels, "peers": _peers, "aa": _aa,
 }  # fmt: skip
 """For each part, how its file becomes a finding."""
 

@@ -14,7 +14,13 @@ from tiny_models import build
 from treespec.experiments.measure.roofline import Heads
 from treespec.experiments.research.benchmarks.gpu import __main__ as command
 from treespec.experiments.research.benchmarks.gpu import a_a as aa
-from treespec.experiments.research.benchmarks.gpu import accuracy, decode_times, kernel_times, peers
+from treespec.experiments.research.benchmarks.gpu import (
+    accuracy,
+    decode_times,
+    kernel_times,
+    peers,
+    plan_times,
+)
 from treespec.experiments.research.benchmarks.gpu.candidates import (
     CANDIDATES,
     Case,
@@ -94,6 +100,16 @@ def test_candidates_see_what_they_claim(name):
     torch.testing.assert_close(call_of(name, case)(own).double(), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_plans_that_are_compared(monkeypatch):
+    monkeypatch.setattr(plan_times, "device_properties", lambda device: (132, 9))
+    short = plan_times.plans_of(Case(LLAMA, 16, 1 << 10), CPU)
+    assert [*short] == [plan_times.PLANNED, plan_times.TWO_LAUNCHES]
+    assert [plan.in_place for plan in short.values()] == [True, False]
+    long = plan_times.plans_of(Case(LLAMA, 256, 128 << 10), CPU)
+    assert [*long] == [plan_times.TWO_LAUNCHES, "128x128x8x2", "128x128x8x3", "128x32x4x3"]
+    assert {plan.tile.block_m for plan in long.values()} == {128}
+
+
 def _below(count, branching):
     """Whether row i attends to node j."""
     seen = torch.eye(count, dtype=torch.bool)
@@ -150,7 +166,8 @@ def test_the_fast_loop_decodes_as_generate_does():
 def test_peers_decode_the_same_text(session):
     peers.run(session, LATER)
     (cell,) = read(session.folder, "peers")["cells"].values()
-    assert cell["unavailable"] == {}
+    assert cell.get("unavailable") == {}, cell
+    assert cell["fast_loop_attention"] in ("math", "flash_attention")
     assert cell["same_ids"] == dict.fromkeys((peers.OURS, *peers.PEERS), peers.DRY_NEW)
     assert {*cell["ours_over"]} == {*peers.PEERS}
 
