@@ -170,6 +170,9 @@ def _decode(data: dict[str, Any]) -> Finding:
         keyed("temp.", "temperature", "g"),
         keyed("method", "method", left=True),
         keyed("passes", "target", left=True),
+        Column[_Cell](
+            "accepts", lambda cell: "as a real text" if cell.get("real_text") else "own", left=True
+        ),
         value("tok/s", "tokens_per_second", 1),
         value("tok/step", "tokens_per_step", 2),
         value("ms/step", "ms_per_step", 2),
@@ -189,6 +192,8 @@ def _decode(data: dict[str, Any]) -> Finding:
     ]
     notes = [
         *dict.fromkeys(reasons),
+        "accepts: what the pair agrees on, or what was accepted in real texts: "
+        f"{data['settings'].get('trace', 'none')}.",
         "Milliseconds per step; draft and verify: medians of these stages, each with synchronization.",
         "floor: bytes of all passes of a step over the bandwidth; / floor: time of the verify stage over "
         "its floor, and of the whole step over its floor; / measured: the same with the bandwidth that a "
