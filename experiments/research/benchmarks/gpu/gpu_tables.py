@@ -274,6 +274,7 @@ def _layers(data: dict[str, Any]) -> Finding:
         keyed("first, s", "first_s", ".1f"),
     )
     cells = data["cells"].items()
+    found = ["Code of an earlier run was found."] if data.get("code_found") else []
     seconds = [
         f"{key}: {cell['compilations']} compilations, {cell['trial_s']:.0f} s for the trial, "
         f"{sum(one['first_s'] for one in cell['nodes']):.0f} s for first passes"
@@ -283,7 +284,7 @@ def _layers(data: dict[str, Any]) -> Finding:
     problems = [
         f"{key}: {why}" for key, cell in cells if (why := cell.get("uncompiled") or _why(cell))
     ]
-    return _finding("A captured pass", columns, rows, [*seconds, *problems], data)
+    return _finding("A captured pass", columns, rows, [*found, *seconds, *problems], data)
 
 
 def _plans(data: dict[str, Any]) -> Finding:
