@@ -35,6 +35,7 @@ from treespec.models.known_models import KNOWN, folder_of
 from treespec.models.quantised import settings_of, without_bars
 from treespec.models.reading import PICKLES, Files, reading
 from treespec.models.support import context_length
+from treespec.models.weights_fit import require_room
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
@@ -153,6 +154,10 @@ def read_model(
     `device`. `quantised`: how weights are quantised (`models.quantised.KINDS`).
     """
     config = read_config(place)
+    if device is not None and device.type == "cuda" and not spread:
+        as_stored = dtype == "auto" or _stated_quantisation(config) is not None
+        with reading(place.shown, "weights"):
+            require_room(place.shown, None if as_stored else dtype, device, quantised)
     settings: dict[str, Any] = {}
     if quantised is not None:
         settings = {"quantization_config": settings_of(quantised)}
