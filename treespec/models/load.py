@@ -248,7 +248,8 @@ def load_pair(
     require_unquantised(target_place, quantised, "quantised")
     if quantised is not None and enlarge is not None:
         raise CannotEnlarge(
-            f"quantised={quantised!r}: enlarge={enlarge!r} is not for quantised weights"
+            f"quantised={quantised!r} with enlarge={enlarge!r}: quantised weights cannot be enlarged, so "
+            "leave one of the two out"
         )
     target_weights = read_model(target_place, weights_dtype, torch_device, spread, quantised)
     if spread:

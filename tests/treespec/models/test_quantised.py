@@ -21,6 +21,7 @@ from treespec.models.quantised import is_small, quantisation_of, require_quantis
 from treespec.models.separate_rows import examined
 from treespec.models.source import find, read_config, read_model, require_unquantised
 from treespec.models.transformers_model import TransformersModel
+from treespec.models.variants.enlarge import enlarge
 from treespec.target.model_target import ModelTarget
 from treespec.verify import rrsw
 
@@ -197,7 +198,9 @@ def test_what_is_not_available_is_refused_in_one_sentence(
     compressed("weights only")
     with pytest.raises(LoadError, match=r"draft_quantised=.*quantised already: leave the key out"):
         require_unquantised(find(tmp_path / "compressed"), "int8-dynamic", "draft_quantised")
-    with pytest.raises(CannotEnlarge, match="not for quantised weights"):
+    with pytest.raises(
+        CannotEnlarge, match=r"^quantised='int8-dynamic' with enlarge='20M'.*leave one"
+    ):
         load_pair("embedded", quantised="int8-dynamic", enlarge="20M")
     from transformers.quantizers import quantizer_compressed_tensors as reader
 
@@ -206,7 +209,7 @@ def test_what_is_not_available_is_refused_in_one_sentence(
         read_config(find(tmp_path / "compressed"))
 
 
-def test_a_quantised_target_cannot_be_enlarged() -> None:
-    pytest.importorskip("torchao")
+def test_weights_that_are_stored_quantised_cannot_be_enlarged(read: Any) -> None:
+    target, _ = read("int8-weight-only")
     with pytest.raises(UnsupportedModel, match="load it without quantisation"):
-        load_pair("embedded", "none", quantised="int8-weight-only", enlarge="20M")
+        enlarge(target.model, "20M")
