@@ -19,7 +19,7 @@ from treespec.models.load import load_pair
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.models.quantised import is_small, quantisation_of, require_quantisation, stored_bytes
 from treespec.models.separate_rows import examined
-from treespec.models.source import find, read_config, read_model, require_unquantised
+from treespec.models.source import find, read_config, read_model, require_quantisable
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.enlarge import enlarge
 from treespec.target.model_target import ModelTarget
@@ -194,14 +194,20 @@ def test_what_is_not_available_is_refused_in_one_sentence(
         load_pair("embedded", draft_quantised="bitsandbytes-nf4")
     write_gguf(tmp_path / "x.gguf")
     with pytest.raises(LoadError, match="quantised already, in a GGUF file: give a folder"):
-        require_unquantised(find(tmp_path / "x.gguf"), "int8-dynamic", "quantised")
+        require_quantisable(find(tmp_path / "x.gguf"), "int8-dynamic", "quantised", "auto")
     compressed("weights only")
     with pytest.raises(LoadError, match=r"draft_quantised=.*quantised already: leave the key out"):
-        require_unquantised(find(tmp_path / "compressed"), "int8-dynamic", "draft_quantised")
+        require_quantisable(
+            find(tmp_path / "compressed"), "int8-dynamic", "draft_quantised", "float32"
+        )
     with pytest.raises(
         CannotEnlarge, match=r"^quantised='int8-dynamic' with enlarge='20M'.*leave one"
     ):
         load_pair("embedded", quantised="int8-dynamic", enlarge="20M")
+    with pytest.raises(LoadError, match=r"^quantised='int8-dynamic' is not for weights in float64.*floa"):
+        load_pair("embedded", quantised="int8-dynamic", dtype="float64", draft_dtype="float32")
+    with pytest.raises(LoadError, match=r"^draft_quantised=.*float64, the dtype of .*draft'"):
+        load_pair("embedded", draft_quantised="int8-dynamic", draft_dtype="float64")
     from transformers.quantizers import quantizer_compressed_tensors as reader
 
     monkeypatch.setattr(reader, "is_compressed_tensors_available", lambda: False)
