@@ -69,7 +69,11 @@ def test_prompts_from_elsewhere(call, tmp_path):
     ("option", "value", "says"),
     [
         ("--quantised", "int3", "error: --quantised = 'int3': must be 'int8-weight-only'"),
-        ("--draft-quantised", "bitsandbytes-nf4", "error: --draft-quantised='bitsandbytes-nf4' needs"),
+        (
+            "--draft-quantised",
+            "bitsandbytes-nf4",
+            "error: --draft-quantised='bitsandbytes-nf4' needs",
+        ),
         ("--draft-dtype", "float8", "error: --draft-dtype = 'float8': must be"),
     ],
 )
