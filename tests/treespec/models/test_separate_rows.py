@@ -1,4 +1,4 @@
-"""Layers that mix the rows of a pass are found, also in experts that no row reaches; rounding is measured."""
+"""Layers that mix the rows of a pass are found, in experts that no row reaches too; rounding is measured."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def examined(layer: nn.Module, rows: Tensor) -> Layers:
 
 
 class Experts(nn.Module):
-    """All experts in one matrix, as transformers keeps them. `shared`: one scale for all rows of an expert."""
+    """All experts in one matrix, as in transformers. `shared`: one scale for all rows of an expert."""
 
     def __init__(self, shared: bool) -> None:
         super().__init__()
