@@ -85,9 +85,10 @@ def recomputed(model: nn.Module) -> Iterator[None]:
     differs from one outside the context as much as rounding explains, or a little more.
     """
 
-    def otherwise(layer: Any, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        (rows,) = given
-        other = rows.flip(-1)
+    def otherwise(layer: Any, given: tuple[Any, ...], output: Any) -> Any:
+        if len(given) != 1 or not isinstance(output, Tensor):  # such as a router, which chooses too
+            return output
+        other = (rows := given[0]).flip(-1)
         return 2 * layer.forward((rows + other) / 2) - layer.forward(other)
 
     products = (x for x in model.modules() if isinstance(x, nn.Linear) and _may_mix(x))

@@ -1,4 +1,4 @@
-"""Layers that mix the rows of a pass are found, in experts that no row reaches too; rounding is measured."""
+"""Layers that mix the rows of a pass are found, also in experts that no row reaches; rounding is told."""
 
 from typing import Any
 
@@ -122,3 +122,14 @@ def test_a_coarse_model_is_allowed_its_own_rounding() -> None:
     finding = probe.probe(with_row_scales(model, 15))
     assert 0.15 < finding.tolerance < finding.effect
     assert finding.error <= finding.tolerance
+
+
+def test_a_product_that_returns_more_is_left_alone(rows: Tensor) -> None:
+    class Router(nn.Linear):
+        def forward(self, input: Tensor) -> Any:
+            return super().forward(input).topk(2)
+
+    router = Router(16, 4)
+    assert examined(router, rows).mixing is None
+    with recomputed(router):
+        assert torch.equal(router(rows)[1], router.forward(rows)[1])
