@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec import plugins
-from treespec.errors import LoadError
+from treespec.errors import LoadError, TokenizerMismatch, Unavailable
 from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.generation import ignored_in_words
@@ -133,8 +133,9 @@ def naming_options() -> Iterator[None]:
     """Name options of the command, rather than keys of a config, in errors raised within."""
     try:
         yield
-    except (ConfigError, LoadError) as error:
+    except (ConfigError, LoadError, TokenizerMismatch, Unavailable) as error:
         message = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
+        message = re.sub(r"`models\.other_tokenizer: true`[^)]*\)`", "--other-tokenizer", message)
         message = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", message)
         keys = r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)"
         message = re.sub(keys, lambda key: f"--{key[1].replace('_', '-')}", message)
