@@ -47,7 +47,7 @@ def load_models(config: ModelsConfig) -> "Pair":
     from treespec.models.load import load_pair
 
     config = as_eager(config)
-    try:
+    with _naming_pair(config):
         return load_pair(
             config.target,
             config.draft,
@@ -64,8 +64,20 @@ def load_models(config: ModelsConfig) -> "Pair":
             passes=config.passes,
             draft_passes=config.draft_passes,
         )
-    except (LoadError, CannotEnlarge, Unavailable) as error:
-        raise type(error)(f"{_key(config, str(error))}{error}") from error
+
+
+def outline_models(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> "PairOutline":
+    """Read all that `load_models` and `load_own_drafts` read but the weights.
+
+    Raises:
+        LoadError, TreespecError: see `load_models`.
+    """
+    from treespec.models.outline import outline_pair
+
+    other = config.other_tokenizer
+    with _naming_pair(config):
+        outline = outline_pair(config.target, config.draft, other_tokenizer=other)
+    return outline_own_drafts(outline, methods, other_tokenizer=other)
 
 
 def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltMethod]) -> "Pair":
@@ -116,6 +128,15 @@ def _naming_draft() -> Iterator[None]:
         yield
     except LoadError as error:
         raise LoadError(f"draft.model: {error}") from error
+
+
+@contextmanager
+def _naming_pair(config: ModelsConfig) -> Iterator[None]:
+    """Put the config's key before the message of an error about its models."""
+    try:
+        yield
+    except (LoadError, CannotEnlarge, Unavailable) as error:
+        raise type(error)(f"{_key(config, str(error))}{error}") from error
 
 
 def _key(config: ModelsConfig, message: str) -> str:

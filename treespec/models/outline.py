@@ -13,7 +13,7 @@ from treespec.models.pair_places import (
     other_tokenizer_of,
     require_decoder,
 )
-from treespec.models.shared_tokens import shared_tokens
+from treespec.models.shared_tokens import SharedTokens, shared_tokens
 from treespec.models.some_tokens import Intersection
 from treespec.models.source import Place, Source, find, read_config, require_weights
 from treespec.models.support import context_length
@@ -30,12 +30,21 @@ class ModelOutline:
         vocab_size: width of its logits.
         layer_count: number of decoder layers; 0 if there is no model.
         start_tokens: that begin the text of an encoder-decoder; empty for a decoder.
+        own_vocab_size: number of the target's tokens that it has logits of.
+        shared: the tokens that target and draft both know; None for a draft of the target's tokenizer.
     """
 
     max_length: int
     vocab_size: int
     layer_count: int
     start_tokens: tuple[int, ...] = ()
+    own_vocab_size: int = 0
+    shared: SharedTokens | None = None
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether it is an encoder-decoder."""
+        return bool(self.start_tokens)
 
 
 @dataclass(frozen=True)
@@ -105,9 +114,10 @@ def _draft_outline(
     """The limits of a draft model in the ids of the target."""
     other, limits = other_tokenizer_of(tokenizer, place, other_tokenizer), _outline(place)
     if other is None:
-        return replace(limits, vocab_size=vocab_size)
-    shared_tokens(tokenizer, other, vocab_size, limits.vocab_size)
-    return replace(limits, vocab_size=vocab_size, max_length=Intersection.max_length)
+        own = min(vocab_size, limits.vocab_size)
+        return replace(limits, vocab_size=vocab_size, own_vocab_size=own)
+    shared = shared_tokens(tokenizer, other, vocab_size, limits.vocab_size)
+    return replace(limits, vocab_size=vocab_size, max_length=Intersection.max_length, shared=shared)
 
 
 def _outline(place: Place) -> ModelOutline:
