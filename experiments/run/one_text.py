@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec import plugins
-from treespec.errors import LoadError
 from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.generation import ignored_in_words
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.models import as_eager, dequantised, heads_of, load_models
+from treespec.experiments.run.models import (
+    OF_MODELS,
+    as_eager,
+    dequantised,
+    heads_of,
+    load_models,
+)
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompt_rows import RawPrompt
@@ -133,7 +138,7 @@ def naming_options() -> Iterator[None]:
     """Name options of the command, rather than keys of a config, in errors raised within."""
     try:
         yield
-    except (ConfigError, LoadError) as error:
+    except (ConfigError, *OF_MODELS) as error:
         message = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
         message = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", message)
         keys = r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)"

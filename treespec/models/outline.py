@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from treespec.errors import about
 from treespec.models.decoder_layers import stated_layers
 from treespec.models.pair_places import (
     draft_source,
@@ -79,11 +80,13 @@ def outline_pair(
             missing or truncated.
     """
     target_place, draft_place, tokenizer = locate_pair(name_or_target, draft)
-    target = _outline(target_place)
+    with about("target"):
+        target = _outline(target_place)
     if draft_place is None:
         return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size, 0), tokenizer)
-    require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
-    draft_limits = _draft_outline(draft_place, target.vocab_size, tokenizer, other_tokenizer)
+    with about("draft"):
+        require_decoder(draft_place, target.needs_source)
+        draft_limits = _draft_outline(draft_place, target.vocab_size, tokenizer, other_tokenizer)
     return PairOutline(target, draft_limits, tokenizer)
 
 
@@ -101,10 +104,12 @@ def outline_with_drafts(
         LoadError, TokenizerMismatch, UnsupportedModel: see `outline_pair`.
     """
     width, tokenizer = outline.target.vocab_size, outline.tokenizer
-    drafts = {
-        name: _draft_outline(find(draft_source(name)), width, tokenizer, other_tokenizer)
-        for name in names
-    }
+    drafts = {}
+    with about("draft"):
+        for name in names:
+            place = find(draft_source(name))
+            require_decoder(place, outline.target.needs_source)
+            drafts[name] = _draft_outline(place, width, tokenizer, other_tokenizer)
     return replace(outline, others={**outline.others, **drafts})
 
 

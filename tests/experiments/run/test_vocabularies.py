@@ -9,7 +9,7 @@ from tiny_encoder_decoders import encoder_decoder
 from torch import nn
 from transformers import AutoTokenizer
 
-from treespec.errors import LoadError
+from treespec.errors import LoadError, TokenizerMismatch
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.searched_run import run
@@ -86,6 +86,26 @@ def test_a_model_that_is_missing_is_named_by_its_key(places, tmp_path):
     config = config_of(places, frequent(places), draft=os.fspath(tmp_path / "none"))
     with pytest.raises(LoadError, match=r"^models\.draft: "):
         run(config, folder=tmp_path / "run", load=never)
+
+
+@pytest.mark.parametrize(
+    ("models", "key"),
+    [
+        ({"target": "none", "draft": "none"}, "models.target: "),  # whatever names a message holds
+        ({"draft": "none"}, "models.draft: "),
+        ({"draft": "folder"}, "models.draft: "),
+        (
+            {"draft": "other"},
+            r"models.draft: target and draft \(.*other'\) have different tokenizers",
+        ),
+        ({"device": "cuda:99"}, "models.device='cuda:99'"),
+    ],
+)
+def test_an_error_in_loading_names_the_key_of_its_model(places, models, key):
+    folders = {"none": "/none", "folder": places["folder"], "other": places["folder"] / "other"}
+    models = {name: os.fspath(folders.get(value, value)) for name, value in models.items()}
+    with pytest.raises((LoadError, TokenizerMismatch), match=f"^{key}"):
+        load_models(config_of(places, {"source": "model"}, **models).models)
 
 
 def test_a_head_that_cannot_be_trimmed_is_named_by_its_key(places, tmp_path):
