@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec import plugins
+from treespec.errors import InvalidPrompt
 from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.generation import ignored_in_words
@@ -29,6 +30,7 @@ from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.session import require_fits, require_sources
 from treespec.experiments.run.unit import Bench
 from treespec.files import brief
+from treespec.models.encoder_source import require_source_text
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -166,6 +168,11 @@ def decode_one(
     """
     if not prompt and source is None:
         raise PromptError("the prompt is empty: give some text")
+    if source is not None:
+        try:
+            require_source_text(source)
+        except InvalidPrompt as error:
+            raise PromptError(f"--encoder-source: {error}") from None
     experiment = build(config)
     with naming_options():
         require_proved(experiment, say)
@@ -178,7 +185,7 @@ def decode_one(
     for sentence in filter(None, (*dequantised(pair), ignored)):
         say(sentence)
     assert isinstance(config.prompts, TextPrompts)
-    if pair.target.needs_source and not source:
+    if pair.target.needs_source and source is None:
         raise PromptError(
             "the target is an encoder-decoder: give the text that it reads with --encoder-source"
         )

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.checks import plain_tokens
 from treespec.errors import CannotEnlarge, LoadError, UnsupportedModel, about
+from treespec.models.encoder_source import source_ids
 from treespec.models.pair_places import (
     NO_DRAFT,
     draft_source,
@@ -115,7 +116,7 @@ class Pair:
                 encoder takes.
         """
         if isinstance(source, str):
-            source = self.tokenizer(source).input_ids if source.strip() else ()
+            source = source_ids(self.tokenizer, source)
         ids = plain_tokens("the source", source)
         read = torch.tensor(ids, dtype=torch.long, device=self.target.device)
         self.require_source(ids)

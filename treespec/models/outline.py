@@ -1,13 +1,14 @@
 """What is known of a pair before its weights are loaded."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.errors import about
 from treespec.models.decoder_layers import stated_layers
+from treespec.models.encoder_source import require_source
 from treespec.models.pair_places import (
     draft_source,
     locate_pair,
@@ -17,7 +18,7 @@ from treespec.models.pair_places import (
 from treespec.models.shared_tokens import SharedTokens, shared_tokens
 from treespec.models.some_tokens import Intersection
 from treespec.models.source import Place, Source, find, read_config, require_weights
-from treespec.models.support import context_length
+from treespec.models.support import context_length, source_length
 
 __all__ = ["ModelOutline", "PairOutline", "outline_pair", "outline_with_drafts"]
 
@@ -31,6 +32,7 @@ class ModelOutline:
         vocab_size: width of its logits.
         layer_count: number of decoder layers; 0 if there is no model.
         start_tokens: that begin the text of an encoder-decoder; empty for a decoder.
+        source_length: number of tokens that the encoder of an encoder-decoder takes.
         own_vocab_size: number of the target's tokens that it has logits of.
         shared: the tokens that target and draft both know; None for a draft of the target's tokenizer.
     """
@@ -39,6 +41,7 @@ class ModelOutline:
     vocab_size: int
     layer_count: int
     start_tokens: tuple[int, ...] = ()
+    source_length: int = 0
     own_vocab_size: int = 0
     shared: SharedTokens | None = None
 
@@ -63,6 +66,12 @@ class PairOutline:
     draft: ModelOutline
     tokenizer: Tokenizer = field(repr=False)
     others: Mapping[str, ModelOutline] = field(default_factory=dict)
+
+    def require_source(self, source: Sequence[int]) -> None:
+        """Refuse a source that an encoder of these models cannot read; see `Pair.require_source`."""
+        for model in (self.target, self.draft, *self.others.values()):
+            if model.needs_source:
+                require_source(source, model.source_length, model.own_vocab_size)
 
 
 def outline_pair(
@@ -131,5 +140,9 @@ def _outline(place: Place) -> ModelOutline:
     vocab_size = config.get_text_config(decoder=True).vocab_size
     starts = [getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id")]
     start = next((start for start in starts if start is not None), 0)
-    begin = (start,) if config.is_encoder_decoder else ()
-    return ModelOutline(context_length(config), vocab_size, stated_layers(config), begin)
+    limits = ModelOutline(
+        context_length(config), vocab_size, stated_layers(config), own_vocab_size=vocab_size
+    )
+    if not config.is_encoder_decoder:
+        return limits
+    return replace(limits, start_tokens=(start,), source_length=source_length(config))
