@@ -47,13 +47,6 @@ from treespec.models.variants.spread import (
     watch_processes,
 )
 
-__all__ = [
-    "NoDraftModel",
-    "Pair",
-    "load_pair",
-    "with_drafts",
-]
-
 if TYPE_CHECKING:
     DraftModel = TransformersModel  # all that such a model has, an `Intersection` passes on
 else:

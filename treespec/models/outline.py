@@ -20,8 +20,6 @@ from treespec.models.some_tokens import Intersection
 from treespec.models.source import Place, Source, find, read_config, require_weights
 from treespec.models.support import context_length, source_length
 
-__all__ = ["ModelOutline", "PairOutline", "outline_pair", "outline_with_drafts"]
-
 
 @dataclass(frozen=True)
 class ModelOutline:
