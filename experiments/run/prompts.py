@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -30,6 +30,9 @@ from treespec.experiments.run.prompt_rows import RawPrompt, prompt_in_row
 from treespec.experiments.run.seeds import keys_of
 from treespec.files import DATA_BYTES, brief, in_json, open_file, parse_json, read_text
 from treespec.models.encoder_source import source_ids
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
 
 OURS = {
     EmbeddedPrompts: "held_out.jsonl", TaskPrompts: "tasks.jsonl", ChatPrompts: "chat.jsonl",
@@ -193,6 +196,11 @@ def _source(prompt: RawPrompt, tokenizer: Any) -> tuple[int, ...]:
         return tuple(source_ids(tokenizer, prompt.source))
     except InvalidPrompt as error:
         raise PromptError(f"{prompt.where}: {error}") from None
+
+
+def behind(pair: "Pair", prompt: Prompt) -> "Pair":
+    """The pair behind the source of a prompt, if it has one; a pair that is there already stays."""
+    return pair if prompt.source == (pair.source or ()) else pair.on(prompt.source)
 
 
 def batches_of(prompts: Sequence[Prompt], batch: int) -> list[tuple[Prompt, ...]]:

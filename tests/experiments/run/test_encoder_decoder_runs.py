@@ -138,9 +138,23 @@ def test_one_text_behind_a_source(pair_folder):
         decoded("def", "text", "embedded")
 
 
-def test_what_a_check_does_not_cover_is_refused(config):
-    with pytest.raises(ConfigError, match="texts of encoder-decoders are not checked"):
-        check_lossless(Config.model_validate(config), samples=8)
+def test_losslessness_is_checked_behind_the_source_of_each_prompt(config):
+    tree = {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 2]}}
+    lookup = {"kind": "tree", "shape": BUDGET, "draft": {"source": "lookup"}}
+    changed = {"methods": [tree, lookup]}
+    check = check_lossless(Config.model_validate(config | changed), samples=400)
+    assert len(check.greedy) == len(check.laws) == 2
+    assert not check.failed
+    assert [row.compared for row in check.greedy] == [3, 3]
+    lossy = tree | {"rule": "typical"}
+    wrong = check_lossless(Config.model_validate(config | {"methods": [lossy]}), samples=400)
+    assert not wrong.laws[0].comparison.passed
+
+
+def test_a_check_without_sources_is_refused(config):
+    prompts = config["prompts"] | {"source": None, "field": "article"}
+    with pytest.raises(PromptError, match=r"line 1: .*prompts\.source"):
+        check_lossless(Config.model_validate(config | {"prompts": prompts}), samples=8)
 
 
 def test_an_encoder_decoder_cannot_draft_for_a_decoder(pair_folder, tiny_pair):
