@@ -15,8 +15,6 @@ from treespec.errors import LoadError, TreespecError, Unreadable, in_words
 from treespec.files import brief, open_file, parse_json, read_bytes
 from treespec.models.gguf_files import is_damaged
 
-__all__ = ["Files", "reading"]
-
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")

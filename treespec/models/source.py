@@ -190,20 +190,28 @@ def read_model(
     return model.eval().requires_grad_(False)
 
 
-def require_unquantised(place: Place, quantised: str | None, key: str) -> None:
-    """Refuse to quantise weights that are quantised already.
+def require_quantisable(
+    place: Place, quantised: str | None, key: str, dtype: torch.dtype | str
+) -> None:
+    """Refuse to quantise weights that are quantised already, or in a dtype in which no package does.
 
     `key`: the key that asks for it, for the message.
 
     Raises:
-        LoadError: if they are.
+        LoadError: if they cannot be quantised.
     """
     if quantised is None:
         return
-    if place.gguf is not None or _stated_quantisation(read_config(place)):
+    config = read_config(place)
+    if place.gguf is not None or _stated_quantisation(config):
         raise LoadError(
             f"{key}={quantised!r}: the weights of {place.shown!r} are quantised already"
             + (": leave the key out" if place.gguf is None else ", in a GGUF file: give a folder")
+        )
+    if (config.dtype if dtype == "auto" else dtype) == torch.float64:
+        raise LoadError(
+            f"{key}={quantised!r} is not for weights in float64, the dtype of {place.shown!r} here: choose "
+            "float32, bfloat16 or float16, or leave the key out"
         )
 
 

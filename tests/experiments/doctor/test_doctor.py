@@ -55,6 +55,15 @@ def test_quick_look_as_json(monkeypatch):
     assert "unexpected" not in done.stdout
 
 
+def test_rules_that_a_gpu_leaves_to_the_host(monkeypatch):
+    assert facts.acceptance() == [] or torch.cuda.is_available()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    (fact,) = facts.acceptance()
+    assert "rrsw" in fact.value
+    assert "kseq" not in fact.value
+    assert "kseq" in fact.advice
+
+
 def test_all_questions_are_asked_even_if_one_fails(monkeypatch):
     def broken():
         raise OSError("no such device\nand more")

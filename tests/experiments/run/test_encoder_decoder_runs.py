@@ -43,7 +43,10 @@ def pair_folder(tiny_pair, tmp_path_factory):
 @pytest.fixture(scope="module")
 def config(pair_folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("articles") / "articles.jsonl"
-    rows = [{"article": text} | ({"prompt": "def"} if i else {}) for i, text in enumerate(SOURCES)]
+    rows = [
+        {"article": text, "blank": " "} | ({"prompt": "def"} if i else {})
+        for i, text in enumerate(SOURCES)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {
         "name": "summaries",
@@ -86,6 +89,7 @@ def test_a_run_over_sources_equals_generate(config, pair_folder, tmp_path):
          ConfigError, r"methods\[1\]: assisted"),
         ({"prompts": {"source": None, "field": "article"}}, PromptError, "line 1: .*prompts.source"),
         ({"prompts": {"source": "missing"}}, PromptError, "line 1: field 'missing' holds None"),
+        ({"prompts": {"source": "blank"}}, PromptError, "line 1: field 'blank': the source has no tokens"),
     ],
 )  # fmt: skip
 def test_what_a_run_does_not_cover_is_refused(config, tmp_path, changes, error, said):
@@ -126,11 +130,10 @@ def test_one_text_behind_a_source(pair_folder):
     expected = generate(load_pair(pair_folder), "def", source=SOURCES[1], max_new_tokens=12)
     assert decoded("def", SOURCES[1]).tokens == expected.tokens
     assert decoded("", SOURCES[0]).tokens
-    for source in (None, ""):
-        with pytest.raises(
-            PromptError, match=r"encoder-decoder: give the text .* --encoder-source"
-        ):
-            decoded("def", source)
+    with pytest.raises(PromptError, match=r"encoder-decoder: give the text .* --encoder-source"):
+        decoded("def", None)
+    with pytest.raises(PromptError, match="--encoder-source: the source has no tokens"):
+        decoded("def", " ")
     with pytest.raises(PromptError, match="--encoder-source is read by encoder-decoders"):
         decoded("def", "text", "embedded")
 
