@@ -1,6 +1,8 @@
 """The errors that treespec raises. Every message says what was given, what is allowed, and what to do."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 __all__ = [
     "CannotEnlarge",
@@ -24,6 +26,7 @@ __all__ = [
     "Unavailable",
     "Unreadable",
     "UnsupportedModel",
+    "about",
     "for_people",
     "in_words",
     "one_line",
@@ -39,8 +42,22 @@ _LONGEST_QUOTE = 300
 class TreespecError(Exception):
     """Base class of all errors that treespec raises on purpose."""
 
+    role: str | None = None
+    """The model of a pair that an error in loading is about, `target` or `draft`. Without one its message
+    begins with the name of an argument."""
+
     def __format__(self, spec: str) -> str:
         return format(text_of(self), spec)
+
+
+@contextmanager
+def about(role: str) -> Iterator[None]:
+    """Let errors that are raised within say which model of a pair they are about."""
+    try:
+        yield
+    except TreespecError as error:
+        error.role = error.role or role
+        raise
 
 
 class InvalidArgument(TreespecError, TypeError):

@@ -14,6 +14,7 @@ from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import (
     NO_DRAFT,
     Combined,
+    StringsDraft,
     all_of,
     by_pair,
     draft_models,
@@ -280,6 +281,17 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
                 "makes no mistakes, at a cost that no trained model achieves. Enlarge only widths, as in "
                 "models.enlarge={hidden_size: 768, intermediate_size: 1920}, or use another source"
             )
+        if isinstance(source, StringsDraft) and not config.models.other_tokenizer:
+            raise ConfigError(
+                f"{path}.draft: source = strings drafts with a model of another tokenizer, which "
+                "models.other_tokenizer = false refuses: set models.other_tokenizer to true, or use "
+                "{source: model}"
+            )
+        if isinstance(source, CascadeDraft) and isinstance(source.draft, StringsDraft):
+            raise ConfigError(
+                f"{path}.draft.draft: source = strings drafts for the target, not for a model of a "
+                "cascade: use {source: model}"
+            )
         problem = isinstance(source, Combined) and source.lacks([s.name for s in config.samplings])
         if problem:
             raise ConfigError(f"{path}.draft.{problem}")
@@ -381,6 +393,12 @@ def _require_tree(
             raise ConfigError(
                 f"{path}.shape: a budget is for sources that bring their own continuations, but "
                 f"{source.name!r} drafts a given tree: give a shape, such as {{kind: chain, depth: 4}}"
+            )
+        if source.name == "strings" and not isinstance(tree, TreeShape):
+            raise ConfigError(
+                f"{path}.shape: the draft source 'strings' fills fixed shapes, and {config.shape.kind!r} "
+                "grows by probabilities, which strings have none of: give a shape, such as {kind: chain, "
+                "depth: 4}"
             )
         return
     if isinstance(tree, MarginalGrowth):

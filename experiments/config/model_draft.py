@@ -12,7 +12,7 @@ from pydantic_core import CoreSchema
 
 from treespec import plugins
 from treespec.draft import ModelDrafter, StringDrafter, make_drafter
-from treespec.errors import InvalidTree, LoadError
+from treespec.errors import InvalidArgument, LoadError, Unreadable, UnsupportedModel
 from treespec.experiments.config.files import stamp
 from treespec.files import read_text
 from treespec.plugins import Budget, Kind, Part, Settings, Trees, Wanted
@@ -211,22 +211,59 @@ class ModelDraft(Settings):
         assert not isinstance(wanted.tree, Budget)
         return make_drafter(self.model_of(wanted.pair), wanted.tree, wanted.law, wanted.sampling)
 
+    def require(self, model: Any) -> None:
+        """Refuse a model whose vocabulary cannot be trimmed, and texts in which nothing can be counted.
+
+        Args:
+            model: the draft model, or its outline (`treespec.models.outline.ModelOutline`).
+
+        Raises:
+            InvalidArgument: names the key.
+        """
+        if self.frequent is None or self.texts is None:
+            return
+        why = None
+        if getattr(model, "shared", None) is not None:
+            why = "has another tokenizer than the target, by whose tokens it would be trimmed"
+        elif getattr(model, "needs_source", False):
+            why = "is an encoder-decoder, which is not trimmed"
+        elif self.frequent > model.own_vocab_size:
+            raise InvalidArgument(
+                f"frequent = {self.frequent:,}, but the draft has logits of {model.own_vocab_size:,} "
+                "tokens: give fewer, or leave frequent and texts out"
+            )
+        if why is not None:
+            raise InvalidArgument(
+                f"frequent = {self.frequent:,}, but the draft {why}: leave frequent and texts out, or name "
+                "another draft model"
+            )
+        try:
+            counted = any(read_text(file).strip() for file in self.texts)
+        except Unreadable as error:
+            raise InvalidArgument(f"texts: {error}") from None
+        if not counted:
+            raise InvalidArgument(
+                f"texts = {', '.join(self.texts)}: no text to count tokens in: name files that have some"
+            )
+
     def model_of(self, pair: Models) -> TreeModel:
         """The model that drafts, its vocabulary trimmed if it is to be."""
         model: Any = draft_model(pair, self.model)
         if self.frequent is not None and self.texts is not None:
             from treespec.models.variants.trimmed import most_frequent
 
-            if not hasattr(model, "of_tokens"):
-                raise LoadError(
-                    f"frequent = {self.frequent}: the vocabulary of this draft cannot be trimmed (it has "
-                    "another tokenizer, or is no model of transformers): leave frequent out"
-                )
+            self.require(model)
             tokenizer: Any = pair.tokenizer  # pyrefly: ignore[missing-attribute]
             stamps = tuple((file, stamp(file)) for file in self.texts)
-            model = model.of_tokens(
-                most_frequent(_counted_in(stamps, tokenizer), self.frequent, model.own_vocab_size)
+            kept = most_frequent(
+                _counted_in(stamps, tokenizer), self.frequent, model.own_vocab_size
             )
+            try:
+                return model.of_tokens(kept)
+            except UnsupportedModel as error:
+                raise InvalidArgument(
+                    f"frequent = {self.frequent:,}: {error}: leave frequent and texts out"
+                ) from error
         return model
 
 
@@ -250,20 +287,26 @@ class StringsDraft(Settings):
     model: Name | None = None
     """A folder or hub id; null for `models.draft`."""
 
+    def require(self, model: Any) -> None:
+        """Refuse a model of the target's tokenizer.
+
+        Args:
+            model: the draft model, or its outline (`treespec.models.outline.ModelOutline`).
+
+        Raises:
+            InvalidArgument: names the key.
+        """
+        if getattr(model, "shared", None) is None:
+            raise InvalidArgument(
+                "source = strings is for a draft model of another tokenizer, and this one has the "
+                "target's: use {source: model}"
+            )
+
     def make(self, wanted: Wanted) -> Drafter:
-        assert not isinstance(wanted.tree, Budget)
         model: Any = draft_model(wanted.pair, self.model)
-        shared = getattr(model, "shared", None)
-        if shared is None:
-            raise LoadError(
-                "strings are drafted by models of another tokenizer, and this draft has the target's: use "
-                "{source: model}"
-            )
-        tree = wanted.tree
-        if not isinstance(tree, TreeShape):
-            raise InvalidTree(
-                "strings fill fixed shapes, not growths: give one, such as {kind: chain, depth: 4}"
-            )
+        self.require(model)
+        tree, shared = wanted.tree, model.shared
+        assert isinstance(tree, TreeShape)
         drafter = ModelDrafter(model.inner, tree, Law.DETERMINISTIC, Sampling())
         return StringDrafter(
             drafter, shared.target, shared.draft, size=tree.size, depth=max(tree.depth, 1)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 INPUTS = (
     *("target", "draft", "model", "path", "rates", "acceptance", "latency", "calibration"),
-    *("warm", "datastore", "file", "files"),
+    *("warm", "datastore", "file", "files", "texts"),
 )
 """Keys of a config that may name files and folders."""
 

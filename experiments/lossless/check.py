@@ -34,7 +34,8 @@ from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt, encode, read_prompts
+from treespec.experiments.run.prompts import Prompt, behind, encode, read_prompts
+from treespec.experiments.run.session import require_sources
 from treespec.experiments.run.unit import finish
 from treespec.models.pass_kinds import EAGER
 from treespec.stopping import stop_at_tokens
@@ -116,16 +117,13 @@ def check_lossless(
     texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
     loaded = load_with_passes(config.models, experiment.methods, load, reporter)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
-    if pair.target.needs_source:
-        raise ConfigError(
-            f"models.target = {config.models.target}: texts of encoder-decoders are not checked, since "
-            "each has a source of its own; `treespec run` compares greedy texts with plain decoding's"
-        )
     asked = pair.target.model.generation_config
     if note := ignored_in_words(asked, config.samplings, config.stop_strings):
         reporter.note(note)
     experiment = experiment.ending(pair.end_tokens)
-    encoded = encode(texts, config.prompts, pair.tokenizer)
+    encoded = encode(texts, config.prompts, pair.tokenizer, begin=pair.target.start_tokens)
+    if pair.target.needs_source:
+        require_sources(experiment, pair, encoded)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
     sampled = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]
     sampled_prompts = encoded[:prompts]
@@ -224,6 +222,7 @@ def _greedy(
     for prompt in prompts:
         begin(f"{name}: prompt {prompt.index + 1}/{len(prompts)}")
         ids = torch.tensor(prompt.ids, dtype=torch.long, device=pair.target.device)
+        pair = behind(pair, prompt)
         references = (
             finish(generate_plain(pair, ids, sampling, **options)).tokens,
             finish(decode_ours(pair, loop, name, ids, **options)).tokens,

@@ -36,6 +36,7 @@ _Call = _Run | _Keep
 
 
 class _Key(NamedTuple):
+    source: tuple[int, ...]
     prompt: tuple[int, ...]
     calls: tuple[_Call, ...]
     reads: Features
@@ -79,10 +80,17 @@ class RememberingModel:
     prefill with the prompt that is in the cache costs nothing if no row of a tree was kept after it.
 
     The wrapped model's own cache is not touched.
+
+    Args:
+        model: the model.
+        memory: what is remembered, for several models with the same weights; by default its own.
+        source: what an encoder-decoder is conditioned on.
     """
 
-    def __init__(self, model: TreeModel, memory: PassMemory | None = None) -> None:
-        self.memory = memory or PassMemory()
+    def __init__(
+        self, model: TreeModel, memory: PassMemory | None = None, source: tuple[int, ...] = ()
+    ) -> None:
+        self.memory, self._source = memory or PassMemory(), source
         self._model = model.fresh()
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
         self.draws_by_kernel = getattr(self._model, "draws_by_kernel", False)
@@ -99,7 +107,7 @@ class RememberingModel:
         raise AttributeError(name)
 
     def fresh(self) -> "RememberingModel":
-        return type(self)(self._model, self.memory)
+        return type(self)(self._model, self.memory, self._source)
 
     def lend(self, reads: Features) -> None:
         if reads != self._reads:
@@ -137,7 +145,7 @@ class RememberingModel:
 
     @property
     def _key(self) -> _Key:
-        return _Key(self._prompt, self._calls, self._reads)
+        return _Key(self._source, self._prompt, self._calls, self._reads)
 
     def _catch_up(self) -> Scores:
         """Make all calls that the model has not received; returns the scores of the last one, a pass."""

@@ -27,7 +27,7 @@ from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.lossless.check_passes import PassMemory, RememberingModel
 from treespec.experiments.lossless.samples import KeptSamples, Texts
 from treespec.experiments.run.baselines import next_logits
-from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.prompts import Prompt, behind
 from treespec.experiments.run.seeds import seed_of
 from treespec.protocols import TreeModel
 from treespec.sampling.coins import TorchCoins
@@ -64,6 +64,20 @@ class _Remembering(NamedTuple):
     draft: TreeModel
     others: Mapping[str, RememberingModel]
     tokenizer: object
+    source: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, pair: "Pair", memory: PassMemory) -> "_Remembering":
+        """The models of a pair; the target's passes are remembered by all pairs of one memory."""
+        from treespec.models.load import NoDraftModel
+
+        return cls(
+            RememberingModel(pair.target, memory, pair.source or ()),
+            pair.draft if isinstance(pair.draft, NoDraftModel) else RememberingModel(pair.draft),
+            {name: RememberingModel(model) for name, model in pair.others.items()},
+            pair.tokenizer,
+            pair.source,
+        )
 
 
 class LawChecker:
@@ -81,16 +95,9 @@ class LawChecker:
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.pair, self.prompts, self.tokens, self.seed = pair, prompts, tokens, seed
-        from treespec.models.load import NoDraftModel
-
         self.memory = PassMemory()
         self._each = -(-samples // len(prompts))  # rounded up, to equal numbers for all prompts
-        self._remembering = _Remembering(
-            RememberingModel(pair.target, self.memory),
-            pair.draft if isinstance(pair.draft, NoDraftModel) else RememberingModel(pair.draft),
-            {name: RememberingModel(model) for name, model in pair.others.items()},
-            pair.tokenizer,
-        )
+        self._remembering = _Remembering.of(pair, self.memory)
         self._kept, self._progress = kept, progress
 
     def check(self, method: BuiltMethod, name: str, *, false_alarm: float) -> LawCheck:
@@ -102,6 +109,12 @@ class LawChecker:
         )  # fmt: skip
         return LawCheck(name, method.name, str(rule), rule.lossless, comparison, seconds)
 
+    def _go_to(self, prompt: Prompt) -> None:
+        """Put the models behind the source of a prompt."""
+        pair, self.pair = self.pair, behind(self.pair, prompt)
+        if self.pair is not pair:
+            self._remembering = _Remembering.of(self.pair, self.memory)
+
     @torch.inference_mode()
     def _plain_law(self, sampling: Sampling, prefix: tuple[int, ...]) -> Float[Tensor, "V"]:
         """The law of the next token, by an ordinary transformers pass over the context.
@@ -109,6 +122,7 @@ class LawChecker:
         The prefix is the prompt's number, followed by the tokens after the prompt.
         """
         prompt, *tokens = prefix
+        self._go_to(self.prompts[prompt])
         ids = [*self.prompts[prompt].ids, *tokens]
         length = len(self.prompts[prompt].ids)
         return sampling(processed_row(sampling, next_logits(self.pair, ids), ids, length))
@@ -129,6 +143,7 @@ class LawChecker:
         )
 
     def _sampled(self, method: BuiltMethod, name: str, i: int) -> Texts:
+        self._go_to(self.prompts[i])
         choice, drafter = method.choices[name], method.drafter(self._remembering, name)
         target, start, rows = ModelTarget(self._remembering.target), time.perf_counter(), []
         coins = TorchCoins(seed_of(self.seed, "samples", self.prompts[i].key, name, method.name))

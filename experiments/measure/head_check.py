@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from treespec.models.load import Pair
 
-__all__ = ["HeadCheck", "Tried", "check_head", "export_head", "family_of", "finding"]
 
 DEPTH = 4
 """Tokens that the head drafts in a step, as a chain of its best ones."""

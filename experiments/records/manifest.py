@@ -34,7 +34,7 @@ _PACKAGES = (
 
 GROWTH_FILES = ("calibration", "latency")
 
-_DRAFT_FILES = ("warm", "datastore", "file", "files")
+_DRAFT_FILES = ("warm", "datastore", "file", "files", "texts")
 
 _ROOT = Path(__file__).resolve().parents[2]
 

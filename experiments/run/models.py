@@ -1,13 +1,19 @@
 """Load the models that a config names, find the parts of the target that draft, and describe them."""
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from treespec.errors import CannotEnlarge, LoadError, TreespecError, Unavailable
+from treespec.errors import (
+    CannotEnlarge,
+    LoadError,
+    TokenizerMismatch,
+    TreespecError,
+    Unavailable,
+    UnsupportedModel,
+)
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.model_draft import NO_DRAFT, ModelDraft, all_of, label_of_draft
@@ -21,6 +27,10 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
     from treespec.models.outline import PairOutline
     from treespec.models.transformers_model import TransformersModel
+
+
+OF_MODELS = (LoadError, CannotEnlarge, Unavailable, TokenizerMismatch, UnsupportedModel)
+"""Errors in loading models; each is of one model, or of an argument that its message begins with."""
 
 
 def as_eager(config: ModelsConfig) -> ModelsConfig:
@@ -47,7 +57,7 @@ def load_models(config: ModelsConfig) -> "Pair":
     from treespec.models.load import load_pair
 
     config = as_eager(config)
-    try:
+    with _naming_pair():
         return load_pair(
             config.target,
             config.draft,
@@ -64,8 +74,20 @@ def load_models(config: ModelsConfig) -> "Pair":
             passes=config.passes,
             draft_passes=config.draft_passes,
         )
-    except (LoadError, CannotEnlarge, Unavailable) as error:
-        raise type(error)(f"{_key(config, str(error))}{error}") from error
+
+
+def outline_models(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> "PairOutline":
+    """Read all that `load_models` and `load_own_drafts` read but the weights.
+
+    Raises:
+        LoadError, TreespecError: see `load_models`.
+    """
+    from treespec.models.outline import outline_pair
+
+    other = config.other_tokenizer
+    with _naming_pair():
+        outline = outline_pair(config.target, config.draft, other_tokenizer=other)
+    return outline_own_drafts(outline, methods, other_tokenizer=other)
 
 
 def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltMethod]) -> "Pair":
@@ -111,23 +133,22 @@ def _own_drafts(methods: Iterable[BuiltMethod]) -> list[str]:
 
 @contextmanager
 def _naming_draft() -> Iterator[None]:
-    """Put the config's key before the message of a LoadError."""
+    """Put the config's key before the message of an error about a draft model of a method."""
     try:
         yield
-    except LoadError as error:
-        raise LoadError(f"draft.model: {error}") from error
+    except OF_MODELS as error:
+        key = "models." if error.role is None else "draft.model: "
+        raise type(error)(f"{key}{error}") from error
 
 
-def _key(config: ModelsConfig, message: str) -> str:
-    """What to put before an error message, so that it names the config's key."""
-    keys = (
-        r"(?:device|dtype|enlarge|attention|device_map|tensor_parallel|passes|draft_passes|quantised"
-        r"|draft_quantised)\b"
-    )
-    if re.match(keys, message):
-        return "models."
-    of_draft = config.draft is not None and repr(config.draft) in message
-    return f"models.{'draft' if of_draft else 'target'}: "
+@contextmanager
+def _naming_pair() -> Iterator[None]:
+    """Put the config's key before the message of an error about its models."""
+    try:
+        yield
+    except OF_MODELS as error:
+        key = "" if error.role is None else f"{error.role}: "  # else the message begins with one
+        raise type(error)(f"models.{key}{error}") from error
 
 
 def part_name(skip: Iterable[Sublayer], layers: int) -> str:

@@ -8,14 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec import plugins
-from treespec.errors import LoadError
+from treespec.errors import InvalidPrompt
 from treespec.experiments.config.build import build, wants_measured
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.generation import ignored_in_words
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.models import as_eager, dequantised, heads_of, load_models
+from treespec.experiments.run.models import (
+    OF_MODELS,
+    as_eager,
+    dequantised,
+    heads_of,
+    load_models,
+)
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompt_rows import RawPrompt
@@ -24,6 +30,7 @@ from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.session import require_fits, require_sources
 from treespec.experiments.run.unit import Bench
 from treespec.files import brief
+from treespec.models.encoder_source import require_source_text
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -133,8 +140,9 @@ def naming_options() -> Iterator[None]:
     """Name options of the command, rather than keys of a config, in errors raised within."""
     try:
         yield
-    except (ConfigError, LoadError) as error:
+    except (ConfigError, *OF_MODELS) as error:
         message = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
+        message = re.sub(r"`models\.other_tokenizer: true`[^)]*\)`", "--other-tokenizer", message)
         message = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", message)
         keys = r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)"
         message = re.sub(keys, lambda key: f"--{key[1].replace('_', '-')}", message)
@@ -161,6 +169,11 @@ def decode_one(
     """
     if not prompt and source is None:
         raise PromptError("the prompt is empty: give some text")
+    if source is not None:
+        try:
+            require_source_text(source)
+        except InvalidPrompt as error:
+            raise PromptError(f"--encoder-source: {error}") from None
     experiment = build(config)
     with naming_options():
         require_proved(experiment, say)
@@ -173,7 +186,7 @@ def decode_one(
     for sentence in filter(None, (*dequantised(pair), ignored)):
         say(sentence)
     assert isinstance(config.prompts, TextPrompts)
-    if pair.target.needs_source and not source:
+    if pair.target.needs_source and source is None:
         raise PromptError(
             "the target is an encoder-decoder: give the text that it reads with --encoder-source"
         )

@@ -19,9 +19,16 @@ from treespec.experiments.errors import RunFolderError
 from treespec.experiments.run import compiled_speed
 from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.fastest_settings import Choice, choose
-from treespec.experiments.run.models import as_eager, dequantised, load_own_drafts, parts_of
+from treespec.experiments.run.models import (
+    as_eager,
+    dequantised,
+    load_own_drafts,
+    outline_models,
+    parts_of,
+)
 from treespec.experiments.run.notes import kept
 from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.vocabularies import choosy_in, require_trimmable, require_vocabularies
 from treespec.models.pass_kinds import Passes, in_words
 
 if TYPE_CHECKING:
@@ -68,7 +75,8 @@ def load_with_passes(
     """Load all models and choose their dtype and passes, showing each choice; build missing datastores.
 
     Raises:
-        ConfigError: if a datastore is missing and not to be built, or the machine is too busy to choose.
+        ConfigError: if a datastore is missing and not to be built, the machine is too busy to choose, or
+            the vocabulary of a draft does not suit its method.
         LoadError: see `load_own_drafts`.
         Unavailable, UnsupportedModel: if the passes that the config asks for are not possible; names the
             key, and the model if it is a named draft model or part.
@@ -79,6 +87,8 @@ def load_with_passes(
     """
     methods = list(methods)
     decisive = methods if chosen_for is None else list(chosen_for)
+    if choosy := [method for method in methods if choosy_in(method)]:
+        require_vocabularies(outline_models(config, choosy), choosy)
     missing, choice = missing_datastores(methods), None
     if config.dtype == "fastest" and manifest is not None:
         dtype = manifest["models"]["target"]["dtype"]
@@ -94,6 +104,7 @@ def load_with_passes(
     if pair is None or decisive is not methods:
         with reporter.task("loading the models"):
             pair = _eager(config, methods, load)
+    require_trimmable(pair, choosy)
     for sentence in dequantised(pair):
         reporter.note(sentence)
     build_missing(missing, pair, reporter)
@@ -229,15 +240,16 @@ def _roles(
 ) -> Iterator[tuple[str, str | None, "TransformersModel"]]:
     """Role, name and model of all loaded models, then of the parts of the target that draft.
 
-    The name is None for the pair's own target and draft.
+    The name is None for the pair's own target and draft. Of a draft of another tokenizer it is the model
+    that runs the passes, in its own ids.
     """
     from treespec.models.load import NoDraftModel
 
     yield "target", None, pair.target
     if not isinstance(pair.draft, NoDraftModel):
-        yield "draft", None, pair.draft
+        yield "draft", None, getattr(pair.draft, "inner", pair.draft)
     for name, model in pair.others.items():
-        yield "draft", name, model
+        yield "draft", name, getattr(model, "inner", model)
     for name, model in parts.items():
         yield PART, name, model
 

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from treespec.errors import InvalidPrompt
 from treespec.experiments.errors import PromptError
 from treespec.files import brief
+from treespec.models.encoder_source import require_source_text
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -66,10 +68,14 @@ def prompt_in_row(
     read = None
     if source is not None:
         read = row.get(source)
-        if not isinstance(read, str) or not read.strip():
+        if not isinstance(read, str):
             raise PromptError(
                 f"{where}: field {brief(source)} holds {brief(read)}, but the encoder needs a text to read"
             )
+        try:
+            require_source_text(read)
+        except InvalidPrompt as error:
+            raise PromptError(f"{where}: field {brief(source)}: {error}") from None
         row = {field: "", **row}
     field = "messages" if field not in row and "messages" in row else field
     if field not in row:

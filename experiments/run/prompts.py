@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from treespec.errors import Unreadable, in_words, text_of
+from treespec.errors import InvalidPrompt, Unreadable, in_words, text_of
 from treespec.experiments.config.schema import (
     ChatPrompts,
     Config,
@@ -29,6 +29,10 @@ from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.experiments.run.prompt_rows import RawPrompt, prompt_in_row
 from treespec.experiments.run.seeds import keys_of
 from treespec.files import DATA_BYTES, brief, in_json, open_file, parse_json, read_text
+from treespec.models.encoder_source import source_ids
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
 
 OURS = {
     EmbeddedPrompts: "held_out.jsonl", TaskPrompts: "tasks.jsonl", ChatPrompts: "chat.jsonl",
@@ -174,10 +178,7 @@ def encode(
             skipped = f" after the first {start}, which are skipped" if start else ""
             raise PromptError(f"{prompt.where}: the prompt has no tokens{skipped}")
         rows.append(tuple(ids))
-    sources = [
-        () if prompt.source is None else tuple(tokenizer.encode(prompt.source, verbose=False))
-        for prompt in prompts
-    ]
+    sources = [_source(prompt, tokenizer) for prompt in prompts]
     keys = keys_of(source + ids for source, ids in zip(sources, rows, strict=True))
     return [
         Prompt(index, prompt.id, prompt.category, ids, prompt.where, key, prompt.file, source)
@@ -185,6 +186,21 @@ def encode(
             zip(prompts, rows, keys, sources, strict=True), start=first
         )
     ]
+
+
+def _source(prompt: RawPrompt, tokenizer: Any) -> tuple[int, ...]:
+    """The token ids that an encoder reads; none for a prompt without a source."""
+    if prompt.source is None:
+        return ()
+    try:
+        return tuple(source_ids(tokenizer, prompt.source))
+    except InvalidPrompt as error:
+        raise PromptError(f"{prompt.where}: {error}") from None
+
+
+def behind(pair: "Pair", prompt: Prompt) -> "Pair":
+    """The pair behind the source of a prompt, if it has one; a pair that is there already stays."""
+    return pair if prompt.source == (pair.source or ()) else pair.on(prompt.source)
 
 
 def batches_of(prompts: Sequence[Prompt], batch: int) -> list[tuple[Prompt, ...]]:

@@ -257,7 +257,9 @@ def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None
             raise ConfigError(f"methods[{i}].draft: {error}") from None
 
 
-def require_sources(experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> None:
+def require_sources(
+    experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
+) -> None:
     """Check, before anything runs, that an encoder-decoder target can read the source of every prompt.
 
     Raises:

@@ -20,7 +20,8 @@ from treespec.experiments.run.models import load_models, outline_own_drafts
 from treespec.experiments.run.passes import choose_ahead
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode
-from treespec.experiments.run.session import Ready, ready, require_fits
+from treespec.experiments.run.session import Ready, ready, require_fits, require_sources
+from treespec.experiments.run.vocabularies import require_vocabularies
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected
 from treespec.experiments.sweep.executors import Executor
@@ -257,7 +258,10 @@ def require_models(
                 encoded[encoding] = encode(texts, config.prompts, outline.tokenizer, begin=begin)
             methods = start.experiment.methods
             outlines[pair] = outline_own_drafts(outlines[pair], methods, other_tokenizer=other)
+            require_vocabularies(outlines[pair], methods)
             build_missing(missing_datastores(methods), outlines[pair], reporter)
+            if outlines[pair].target.needs_source:
+                require_sources(start.experiment, outlines[pair], encoded[encoding])
             require_fits(start.experiment, outlines[pair], encoded[encoding])
 
 

@@ -22,8 +22,6 @@ from treespec.protocols import Growth
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
 
-__all__ = ["Checked", "check_trained", "finding"]
-
 GREEDY = Sampling(temperature=0.0)
 
 

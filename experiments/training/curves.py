@@ -19,8 +19,6 @@ from treespec.experiments.report.figure_style import (
 )
 from treespec.files import write_whole
 
-__all__ = ["OVERLAP", "PANELS", "Curve", "save_curves"]
-
 Curve = Sequence[Mapping[str, Any]]
 """Measurements of one training, one line each."""
 

@@ -10,8 +10,6 @@ from pydantic import Field, model_validator
 from treespec.experiments.config.base import FileName, Tokens
 from treespec.reading_models import Strict
 
-__all__ = ["TrainedDraft", "Trainee"]
-
 Size = Annotated[int, Field(strict=True, ge=1, le=2**20)]
 Boundary = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]

@@ -27,8 +27,6 @@ from treespec.errors import InvalidArgument
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["LayerSizes", "fresh_block", "fresh_eagle", "fresh_eagle3", "fresh_medusa"]
-
 SPREAD = 0.02
 """Standard deviation of fresh matrices."""
 

@@ -21,8 +21,6 @@ from treespec.experiments.training.trained import Trained
 from treespec.sampling.distributions import Sampling
 from treespec.search.intervals import Interval, ratio
 
-__all__ = ["Covered", "card", "covered"]
-
 FIGURES = {
     **{key: f"tokens per step, {title}" for key, title in PANELS.items()},
     "overlap": "acceptance of one drawn child at T = 1",

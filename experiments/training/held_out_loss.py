@@ -18,8 +18,6 @@ from treespec.experiments.report.table import interval_columns
 from treespec.sampling.distributions import Sampling
 from treespec.search.intervals import Interval, ratio
 
-__all__ = ["LOSS_DEPTH", "Closeness", "TextCloseness", "along", "closeness"]
-
 LOSS_DEPTH = 4
 """Depths over which the loss is averaged: those of the chain that every family can draft."""
 

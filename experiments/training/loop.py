@@ -19,8 +19,6 @@ from treespec.errors import in_words
 from treespec.experiments.errors import TrainingError
 from treespec.files import write_whole
 
-__all__ = ["Diverged", "Optimizers", "OutOfTime", "Progress", "Schedule", "train"]
-
 CHECKPOINT_SECONDS = 60.0
 FADING = 0.98
 """The logged loss is a running mean over about 50 steps."""

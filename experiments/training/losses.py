@@ -19,8 +19,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["LOSSES", "Labels", "Loss"]
-
 ETA = 3.0
 """How fast `lk_lambda` turns from the divergence to the acceptance rate: the paper's choice."""
 

@@ -18,8 +18,6 @@ from transformers import DynamicCache, PreTrainedModel
 from treespec.experiments.training.packing import Packed
 from treespec.sampling.coins import inverse_cdf
 
-__all__ = ["continued"]
-
 BEGINNING = 16
 """Tokens that a text keeps at least, also if it has no prompt or its row holds a later part of it."""
 

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from treespec.errors import InvalidArgument
 
-__all__ = ["Packed", "PackedTexts", "Texts"]
-
 
 @dataclass(frozen=True)
 class Texts:

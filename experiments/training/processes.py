@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["ALONE", "Processes", "processes"]
-
 
 @dataclass(frozen=True)
 class Processes:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from treespec.experiments.training.packing import Texts
     from treespec.models.load import Pair
 
-__all__ = ["TrainingConfig", "load_training", "shipped_trainings"]
 
 FOLDER = Path(__file__).parents[1] / "configs" / "train"
 

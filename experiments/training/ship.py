@@ -30,8 +30,6 @@ from treespec.experiments.training.trained import Trained
 from treespec.files import write_whole
 from treespec.models.reading import WEIGHTS
 
-__all__ = ["ship"]
-
 
 def ship(trained: Path, draft: str, name: str, into: Path = FOLDER) -> Path:
     """Write a trained head and its card into a new folder; returns the folder.

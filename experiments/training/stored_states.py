@@ -32,8 +32,6 @@ from treespec.features import Features
 from treespec.files import write_whole
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["StoredStates", "stored_states"]
-
 NORMALISERS = "logsumexp"
 BATCHES_BETWEEN = 16
 """Batches after which it is noted how far the target has read."""

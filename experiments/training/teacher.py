@@ -20,8 +20,6 @@ from treespec.models.hidden_states import HiddenStates
 from treespec.models.support import local_attention
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["Known", "TargetPass", "Taught", "Teacher", "require_sight"]
-
 
 @dataclass(frozen=True)
 class Taught:

@@ -12,8 +12,6 @@ from treespec.files import DATA_BYTES, read_bytes, write_whole
 from treespec.reading_models import Strict, read_model
 from treespec.search.intervals import Interval
 
-__all__ = ["Trained", "by_draft", "finding"]
-
 FILE = "result.json"
 
 

@@ -11,8 +11,6 @@ from treespec.experiments.records.held_folder import LOCK
 from treespec.experiments.training.settings import TrainingConfig, as_yaml
 from treespec.files import write_whole
 
-__all__ = ["claim", "taken"]
-
 
 @contextmanager
 def taken(folder: Path) -> Iterator[None]:

@@ -24,8 +24,6 @@ from treespec.experiments.training.training_folder import claim
 from treespec.experiments.training.training_run import TrainingRun
 from treespec.files import write_whole
 
-__all__ = ["MODULE", "run_job", "train_as_jobs"]
-
 MODULE = "treespec.experiments.training.training_jobs"
 """What a local process runs."""
 

@@ -60,8 +60,6 @@ from treespec.models.fingerprint import fingerprint
 from treespec.models.load import Pair
 from treespec.stopping import stop_at_tokens
 
-__all__ = ["Pace", "TrainingRun"]
-
 NORMS_LEARN_AT = 0.5
 """Learning rate of norms and biases, as a multiple of that of matrices."""
 WARMUP_STEPS, WARMUP_SHARE = 40, 0.1

@@ -9,8 +9,6 @@ from treespec.experiments.training.loop import Progress
 from treespec.experiments.training.metric import measure
 from treespec.experiments.training.students.student import Student
 
-__all__ = ["CHOSEN_BY", "Watch"]
-
 CHOSEN_BY = "tokens_per_step_best_first_16"
 """The figure by which drafts are judged while they are trained."""
 RISES = {CHOSEN_BY: 0.02, "overlap": 0.01}

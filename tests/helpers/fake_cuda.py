@@ -1,7 +1,5 @@
 """What stands for `torch.cuda` where clocks of a device are tested without one."""
 
-__all__ = ["FakeCuda"]
-
 
 class FakeCuda:
     """A device whose queue runs 10 ms after it is asked; counts how often it is waited for."""

@@ -1,7 +1,5 @@
 """A drafter of models that checks, step by step, that it follows the text."""
 
-__all__ = ["Follows"]
-
 
 class Follows:
     """Before a drafter in a class's bases: its cache and its pending tokens must be the text."""

@@ -11,8 +11,6 @@ from treespec.batch import Text, decode_many
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
 
-__all__ = ["BUSHY", "FLOAT32", "TEXT", "require_of_text_alone"]
-
 TEXT = [5, 17, 80, 2, 41, 63, 9, 33]
 BUSHY = TreeShape.expansion([3, 2, 1])
 SHAPES = (BUSHY, TreeShape.chain(3), BUSHY)

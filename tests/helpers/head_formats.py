@@ -30,8 +30,6 @@ from treespec.draft.trained.target_parts import TargetParts
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["FORMATS", "Format", "fitted_head", "head_of", "target"]
-
 
 @dataclass(frozen=True)
 class Format:

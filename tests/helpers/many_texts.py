@@ -9,8 +9,6 @@ from treespec import Step
 from treespec.batch import Failed, Text, decode_many
 from treespec.generation import log_probabilities
 
-__all__ = ["LENGTHS", "Told", "alone", "prompts", "require_equal", "together"]
-
 LENGTHS = (24, 1, 120, 2, 77, 3, 40, 9)
 """Tokens of eight prompts."""
 

@@ -21,11 +21,6 @@ from treespec.draft.trained.target_parts import TargetParts
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = [
-    "FORMATS", "Format", "random_block", "random_medusa", "states_of", "table_block", "table_medusa",
-    "target",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Format:

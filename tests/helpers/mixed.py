@@ -9,8 +9,6 @@ from treespec import Law, Sampling, TokenTree, TreeShape
 from treespec.sampling.distributions import without
 from treespec.testing import TabularModel
 
-__all__ = ["Mixed", "Part", "sure"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -42,8 +42,6 @@ from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 from treespec.verify import Rule
 
-__all__ = ["CASES", "PROMPTS", "TEXTS", "Case", "Stored", "lossless_rules"]
-
 IID, WITHOUT, SURE = Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC
 PROMPTS = {2: (0, 1, 0, 0, 1), 3: (0, 1, 2, 0, 1)}
 TEXTS = {

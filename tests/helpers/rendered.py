@@ -3,8 +3,6 @@
 from treespec.experiments.report.html import environment
 from treespec.experiments.report.table import Finding
 
-__all__ = ["section_html"]
-
 
 def section_html(finding: Finding | None) -> str:
     """The section of a finding; nothing but white space without one."""

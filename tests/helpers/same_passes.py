@@ -7,8 +7,6 @@ import torch
 from treespec import TreeShape
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["CLOSE", "VOCAB", "compare", "rows"]
-
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 VOCAB = 96
 

@@ -2,8 +2,6 @@
 
 import polars as pl
 
-__all__ = ["without_times"]
-
 MEASURED_PREFIXES = ("tokens_per_second", "text_tokens", "speedup")
 MEASURED_SUFFIXES = ("_s", "_ms", "_bytes", "_j")
 MEASURED_NAMES = ("baseline", "fastest")

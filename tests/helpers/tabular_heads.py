@@ -11,8 +11,6 @@ from treespec.features import Features
 from treespec.step import Scores
 from treespec.testing import TabularModel
 
-__all__ = ["TabularHead"]
-
 
 def _key(content: bytes) -> int:
     return int.from_bytes(blake2b(content, digest_size=6).digest())

@@ -9,8 +9,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from treespec.models.transformers_model import TransformersModel
 from treespec.testing import TabularModel
 
-__all__ = ["Tabulated", "tiny_transformer"]
-
 
 class Tabulated(TabularModel):
     """A transformer whose rows are computed once, each in sequence, and looked up from then on.

@@ -6,8 +6,6 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-__all__ = ["CONFIGS", "GEMMA", "SMALL", "VOCAB", "build", "perturbed"]
-
 VOCAB = 96
 SMALL = {
     "vocab_size": VOCAB,

@@ -3,8 +3,6 @@
 import numpy as np
 import torch
 
-__all__ = ["WRONG"]
-
 
 class Bare:
     """Has no method."""

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.checks import plain_tokens
-from treespec.errors import CannotEnlarge, LoadError, UnsupportedModel
+from treespec.errors import CannotEnlarge, LoadError, UnsupportedModel, about
+from treespec.models.encoder_source import source_ids
 from treespec.models.pair_places import (
     NO_DRAFT,
     draft_source,
@@ -33,7 +34,7 @@ from treespec.models.source import (
     find,
     read_config,
     read_model,
-    require_unquantised,
+    require_quantisable,
 )
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.enlarge import EnlargeTo
@@ -45,13 +46,6 @@ from treespec.models.variants.spread import (
     tensor_parallel_arguments,
     watch_processes,
 )
-
-__all__ = [
-    "NoDraftModel",
-    "Pair",
-    "load_pair",
-    "with_drafts",
-]
 
 if TYPE_CHECKING:
     DraftModel = TransformersModel  # all that such a model has, an `Intersection` passes on
@@ -115,7 +109,7 @@ class Pair:
                 encoder takes.
         """
         if isinstance(source, str):
-            source = self.tokenizer(source).input_ids if source.strip() else ()
+            source = source_ids(self.tokenizer, source)
         ids = plain_tokens("the source", source)
         read = torch.tensor(ids, dtype=torch.long, device=self.target.device)
         self.require_source(ids)
@@ -239,18 +233,22 @@ def load_pair(
     if not spread:
         require_attention(attention, torch_device)
     target_place, draft_place, tokenizer = locate_pair(name_or_target, draft)
-    other = (
-        None if draft_place is None else other_tokenizer_of(tokenizer, draft_place, other_tokenizer)
-    )
+    with about("target"):
+        with_source = read_config(target_place).is_encoder_decoder
+    other = None
     if draft_place is not None:
-        require_decoder(draft_place, read_config(target_place).is_encoder_decoder)
-        require_unquantised(draft_place, draft_quantised, "draft_quantised")
-    require_unquantised(target_place, quantised, "quantised")
+        with about("draft"):
+            require_decoder(draft_place, with_source)
+            other = other_tokenizer_of(tokenizer, draft_place, other_tokenizer)
+        require_quantisable(draft_place, draft_quantised, "draft_quantised", own_dtype)
+    require_quantisable(target_place, quantised, "quantised", weights_dtype)
     if quantised is not None and enlarge is not None:
         raise CannotEnlarge(
-            f"quantised={quantised!r}: enlarge={enlarge!r} is not for quantised weights"
+            f"quantised={quantised!r} with enlarge={enlarge!r}: quantised weights cannot be enlarged, so "
+            "leave one of the two out"
         )
-    target_weights = read_model(target_place, weights_dtype, torch_device, spread, quantised)
+    with about("target"):
+        target_weights = read_model(target_place, weights_dtype, torch_device, spread, quantised)
     if spread:
         require_whole(target_weights, target_place.shown, device_map)
         # The device of the embeddings: tokens enter there, and logits return to it.
@@ -259,13 +257,17 @@ def load_pair(
         watch_processes(target_weights)
     if enlarge is not None:
         target_weights = enlarge_model(target_weights, enlarge)
-    target = _probed(target_place, target_weights, attention)
+    with about("target"):
+        target = _probed(target_place, target_weights, attention)
     choose_passes(target, passes)
     draft_model: DraftModel = NoDraftModel(target.vocab_size)
     if draft_place is not None:
-        draft_weights = read_model(draft_place, own_dtype, torch_device, quantised=draft_quantised)
         width = None if other else target.vocab_size
-        own = _probed(draft_place, draft_weights, attention, width)
+        with about("draft"):
+            draft_weights = read_model(
+                draft_place, own_dtype, torch_device, quantised=draft_quantised
+            )
+            own = _probed(draft_place, draft_weights, attention, width)
         choose_passes(own, draft_passes, draft=True)
         draft_model = _in_ids_of(target.vocab_size, tokenizer, own, other)
     return Pair(
@@ -303,12 +305,14 @@ def with_drafts(
     require_quantisation(quantised, pair.target.device, "draft_quantised")
     weights_dtype, drafts = dtype_of(dtype), {}
     for name in names:
-        place = find(draft_source(name))
-        require_decoder(place, pair.target.needs_source)
-        other = other_tokenizer_of(pair.tokenizer, place, other_tokenizer)
-        require_unquantised(place, quantised, "draft_quantised")
-        weights = read_model(place, weights_dtype, pair.target.device, quantised=quantised)
-        model = _probed(place, weights, attention, None if other else pair.target.vocab_size)
+        with about("draft"):
+            place = find(draft_source(name))
+            require_decoder(place, pair.target.needs_source)
+            other = other_tokenizer_of(pair.tokenizer, place, other_tokenizer)
+        require_quantisable(place, quantised, "draft_quantised", weights_dtype)
+        with about("draft"):
+            weights = read_model(place, weights_dtype, pair.target.device, quantised=quantised)
+            model = _probed(place, weights, attention, None if other else pair.target.vocab_size)
         choose_passes(model, passes, draft=True)
         drafts[name] = _in_ids_of(pair.target.vocab_size, pair.tokenizer, model, other)
     return replace(pair, others={**pair.others, **drafts})
@@ -320,11 +324,6 @@ def _in_ids_of(
     """A draft model in the ids of the target, which has this tokenizer."""
     if other is None:
         return draft
-    if draft.needs_source:
-        raise UnsupportedModel(
-            f"the draft is a {draft.model.config.model_type} model of another tokenizer, which would read "
-            "the source in the target's ids: choose a draft of the target's family"
-        )
     shared = shared_tokens(tokenizer, other, vocab_size, draft.vocab_size)
     translated: Any = Intersection(draft, shared)
     return translated
@@ -354,7 +353,7 @@ def _spread_arguments(
         return {}
     if enlarge is not None:
         raise LoadError(
-            "a target spread over devices (device_map, tensor_parallel) cannot be enlarged: "
+            "enlarge: a target spread over devices (device_map, tensor_parallel) cannot be enlarged: "
             "leave one of the two out"
         )
     if tensor_parallel:

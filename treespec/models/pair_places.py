@@ -6,9 +6,10 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel
+from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel, about
 from treespec.models.known_models import KNOWN
 from treespec.models.same_tokenizer import require_same_tokenizer
+from treespec.models.shared_tokens import shared_tokens
 from treespec.models.source import Place, Source, find, is_hub_id, read_config, read_tokenizer
 
 EMBEDDED = "embedded"
@@ -32,23 +33,41 @@ def locate_pair(
     """Locate both models and read the target's tokenizer; the draft "none" has no place."""
     if draft is None and os.fspath(name_or_target) in KNOWN:
         draft = NO_DRAFT
-    if draft is not None and os.fspath(draft) == NO_DRAFT:
-        target_place, draft_place = find(_target_source(name_or_target)), None
-    else:
-        target_place, draft_place = map(find, _pair_sources(name_or_target, draft))
-    return target_place, draft_place, read_tokenizer(target_place)
+    with_draft = draft is None or os.fspath(draft) != NO_DRAFT
+    with about("target"):
+        if with_draft:
+            target, draft = _pair_sources(name_or_target, draft)
+        else:
+            target = _target_source(name_or_target)
+        target_place = find(target)
+    with about("draft"):
+        draft_place = find(draft) if with_draft and draft is not None else None
+    with about("target"):
+        return target_place, draft_place, read_tokenizer(target_place)
 
 
 def other_tokenizer_of(tokenizer: Tokenizer, place: Place, allowed: bool) -> Tokenizer | None:
-    """The tokenizer of a draft, if it differs from the target's and may."""
+    """The tokenizer of a draft, if it differs from the target's and may.
+
+    Raises:
+        TokenizerMismatch: if it may not, or shares no token with the target's.
+        UnsupportedModel: if the draft would read the source of an encoder-decoder in ids of its own.
+    """
     draft = read_tokenizer(place)
     try:
         require_same_tokenizer(tokenizer, draft)
     except TokenizerMismatch:
         if not allowed:
             raise
-        return draft
-    return None
+    else:
+        return None
+    if (config := read_config(place)).is_encoder_decoder:
+        raise UnsupportedModel(
+            f"{place.shown!r}: the draft is a {config.model_type} model of another tokenizer, which would "
+            "read the source in the target's ids: choose a draft of the target's family"
+        )
+    shared_tokens(tokenizer, draft, len(tokenizer), len(draft))
+    return draft
 
 
 def require_decoder(draft: Place, with_source: bool) -> None:

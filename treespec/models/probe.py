@@ -18,11 +18,12 @@ once, when it is wrapped, with a prompt of 3 tokens and a bushy tree of 8 nodes 
    those of the first tree, within the same bounds.
 
 Before that, each layer is examined in a pass over 4 tokens (`models.separate_rows`): a model in which one
-row depends on others is refused, such as one whose activations are quantised with one scale for all rows;
-and a model that rounds activations to 8 bits is judged by the bounds of bfloat16.
+row depends on others is refused, such as one whose activations are quantised with one scale for all rows.
+In models with quantised products, the rounding of activations makes an error by itself. It is measured, by
+the truth computed in another way, and allowed where it exceeds `TOLERANCE`.
 
-Five forward passes over at most 55 tokens. An encoder-decoder does all this behind a source of 5 tokens,
-and by the second route only: its own attention under our mask.
+Five forward passes over at most 55 tokens, and one more for quantised models. An encoder-decoder does all
+this behind a source of 5 tokens, and by the second route only: its own attention under our mask.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from treespec.models.logit_errors import errors, of_its_tokens
 from treespec.models.recorder import NOT_ASKED, Recorder
 from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
 from treespec.models.runner import TreeRunner
-from treespec.models.separate_rows import examined
+from treespec.models.separate_rows import examine, recomputed
 from treespec.models.support import (
     context_length,
     embedding_count,
@@ -137,7 +138,7 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
             f"{model_type} model: it returns NaN or infinite logits; check its weights"
         )
     effect = _error(model, ignoring_tree, truth)
-    tolerance = _tolerance(model, tokens)
+    tolerance = _tolerance(model, tokens, truth)
     reasons: list[str] = []
     last: Exception | None = None
     for route in routes:
@@ -236,14 +237,13 @@ def _error(
     return float(errors(of_its_tokens(model, found), of_its_tokens(model, truth)).max())
 
 
-def _tolerance(model: PreTrainedModel, tokens: Tensor) -> float:
-    """The largest error that rounding explains, by the model's dtype and by how its layers round.
+def _tolerance(model: PreTrainedModel, tokens: Tensor, truth: Float[Tensor, "N V"]) -> float:
+    """The largest error that rounding explains: by the model's dtype, and measured if it is quantised.
 
     Raises:
-        UnsupportedModel: if a layer computes a row from other rows too.
+        UnsupportedModel: if a layer computes a row from other rows too, or may.
     """
-    with examined(model) as layers:
-        _plain_logits(model, tokens, tokens[None, : PREFIX + 1])
+    layers = examine(model, lambda: _plain_logits(model, tokens, tokens[None, : PREFIX + 1]))
     if layers.mixing is not None:
         raise UnsupportedModel(
             f"{model.config.model_type} model: its layer {layers.mixing} computes a row from other rows of "
@@ -251,9 +251,18 @@ def _tolerance(model: PreTrainedModel, tokens: Tensor) -> float:
             "of a node would depend on its siblings: quantise activations with a scale for each row (with "
             "bitsandbytes also llm_int8_threshold: 0), or weights only"
         )
-    coarse = TOLERANCE[torch.bfloat16]
-    tolerance = TOLERANCE.get(model.dtype, coarse)
-    return tolerance if layers.step <= tolerance else coarse
+    if layers.unexamined is not None:
+        raise UnsupportedModel(
+            f"{model.config.model_type} model: its layer {layers.unexamined} has quantised weights, and "
+            "whether it computes each row of a pass by itself cannot be tested: load it without "
+            "quantisation, or leave this layer out of it"
+        )
+    tolerance = TOLERANCE.get(model.dtype, TOLERANCE[torch.bfloat16])
+    if not layers.products:
+        return tolerance
+    with recomputed(model):
+        otherwise, _ = _truth(model, tokens)
+    return max(tolerance, _error(model, otherwise, truth))
 
 
 def _require_same_rows(

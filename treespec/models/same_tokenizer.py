@@ -22,6 +22,7 @@ def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
     draft for a chat target), padding, chat templates. The padding of the models' embedding tables is not
     part of a tokenizer.
     """
+    name = f" ({draft.name_or_path!r})" if draft.name_or_path else ""
     target_vocab, draft_vocab = (
         {token_id: token for token, token_id in tokenizer.get_vocab().items()}
         for tokenizer in (target, draft)
@@ -29,9 +30,10 @@ def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
     for token_id in sorted(target_vocab.keys() | draft_vocab.keys()):
         if target_vocab.get(token_id) != draft_vocab.get(token_id):
             _refuse(
+                name,
                 f"token {token_id} is {_shown(target_vocab.get(token_id))} for the target and "
                 f"{_shown(draft_vocab.get(token_id))} for the draft (their vocabularies: "
-                f"{len(target_vocab)} and {len(draft_vocab)} tokens)"
+                f"{len(target_vocab)} and {len(draft_vocab)} tokens)",
             )
     sample = sorted(target_vocab)[:: len(target_vocab) // 300 + 1]
     text = f"{PROBE}{target.decode(sample, skip_special_tokens=True)}"
@@ -49,8 +51,9 @@ def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
             for vocab, ids in ((target_vocab, target_ids), (draft_vocab, draft_ids))
         )
         _refuse(
+            name,
             "their vocabularies are equal, but they split text differently: token "
-            f"{place} of a probe text is {target_token} for the target and {draft_token} for the draft"
+            f"{place} of a probe text is {target_token} for the target and {draft_token} for the draft",
         )
 
 
@@ -58,9 +61,9 @@ def _shown(token: str | None) -> str:
     return "missing" if token is None else repr(token)
 
 
-def _refuse(difference: str) -> None:
+def _refuse(draft: str, difference: str) -> None:
     raise TokenizerMismatch(
-        f"target and draft have different tokenizers: {difference}; choose a draft of the target's family, "
-        "or say that it may be another one (`models.other_tokenizer: true`; `load_pair(..., "
-        "other_tokenizer=True)`)"
+        f"target and draft{draft} have different tokenizers: {difference}; choose a draft of the "
+        "target's family, or say that it may be another one (`models.other_tokenizer: true`; `load_pair("
+        "..., other_tokenizer=True)`)"
     )

@@ -59,9 +59,10 @@ def shared_tokens(
     own = {text: i for i, text in sorted(texts.items())}
     pairs = {i: known[text] for text, i in own.items() if text in known}
     if not pairs:
+        name = f" ({draft.name_or_path!r})" if draft.name_or_path else ""
         raise TokenizerMismatch(
-            f"target and draft share no token (their vocabularies: {len(target):,} and {len(draft):,}): "
-            "nothing that the draft writes is a token of the target; choose another draft"
+            f"target and draft{name} share no token (their vocabularies: {len(target):,} and "
+            f"{len(draft):,}): nothing that the draft writes is a token of the target; choose another draft"
         )
     codecs = codec_of(target), codec_of(draft)
     special = (draft.bos_token_id, draft.eos_token_id, draft.unk_token_id, draft.pad_token_id)

@@ -1,7 +1,7 @@
 """What a model's configuration says about running trees: its context, and why trees may be impossible."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from transformers import DynamicCache, PreTrainedModel
@@ -12,6 +12,9 @@ UNSTATED_CONTEXT = 1 << 20
 """Context length of a model whose configuration states none."""
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
+DECODER_NAMES = ("max_decoder_position_embeddings", "max_target_positions")
+ENCODER_NAMES = ("max_encoder_position_embeddings", "max_source_positions")
+"""Names of the limits of an encoder-decoder whose two halves have limits of their own."""
 NAMES_A_LIMIT = re.compile(r"window(?!_layers|_pattern)|attention_chunk")
 PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
 """Layers of transformers' cache that hold rows, or nothing; by name, since the last is newer than 5.17."""
@@ -38,7 +41,11 @@ def refusal(model: PreTrainedModel) -> str | None:
 
 
 def context_length(config: Any) -> int:
-    """Number of positions in a model's context.
+    """Number of positions in a model's context; of an encoder-decoder, in that of its decoder.
+
+    T5 and its relatives (relative positions) have none, whatever their configuration states; tables of
+    positions end there (BART, mBART, Pegasus, Marian); M2M-100 would compute further sinusoids, but was
+    trained up to there, as models with rotary embeddings were.
 
     Rotary embeddings that change with the length of the text (longrope, dynamic NTK) are used within their
     original context only. Beyond it, cached rows and new rows would use different frequencies, and a single
@@ -48,8 +55,7 @@ def context_length(config: Any) -> int:
         UnsupportedModel: if the configuration states a context of less than one position.
     """
     text = config.get_text_config(decoder=True)
-    stated = [(name, getattr(text, name, None)) for name in CONTEXT_NAMES]
-    limits = [(value, name) for name, value in stated if isinstance(value, int)][:1]
+    limits = _stated(text, (*DECODER_NAMES, *CONTEXT_NAMES))
     for rope in _ropes(text):
         if rope.get("rope_type", rope.get("type")) in LENGTH_DEPENDENT_ROPE:
             original = rope.get("original_max_position_embeddings") or getattr(
@@ -57,6 +63,27 @@ def context_length(config: Any) -> int:
             )
             if original:
                 limits.append((int(original), "original_max_position_embeddings"))
+    return _least(limits)
+
+
+def source_length(config: Any) -> int:
+    """Number of tokens that the encoder of an encoder-decoder takes.
+
+    Raises:
+        UnsupportedModel: if the configuration states less than one.
+    """
+    return _least(_stated(config.get_text_config(encoder=True), (*ENCODER_NAMES, *CONTEXT_NAMES)))
+
+
+def _stated(text: Any, names: Sequence[str]) -> list[tuple[int, str]]:
+    """The first of these limits that a configuration states; none for relative positions."""
+    if getattr(text, "relative_attention_num_buckets", None) and text.is_encoder_decoder:
+        return []
+    stated = [(name, getattr(text, name, None)) for name in names]
+    return [(value, name) for name, value in stated if isinstance(value, int)][:1]
+
+
+def _least(limits: Sequence[tuple[int, str]]) -> int:
     length, name = min(limits, default=(UNSTATED_CONTEXT, ""))
     if length < 1:
         raise UnsupportedModel(

@@ -12,13 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from treespec.checks import shown, token_ids
+from treespec.checks import token_ids
 from treespec.errors import ContextOverflow, InvalidPrompt, UnsupportedModel
 from treespec.features import Features
 from treespec.kernels import drawn_children
 from treespec.models.cache_view import CacheView
 from treespec.models.decoder_layers import layer_count
 from treespec.models.encoder_decoder import encoded, usual_runner
+from treespec.models.encoder_source import require_source
 from treespec.models.fingerprint import fingerprint
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.pass_kinds import EAGER, Passes
@@ -26,7 +27,7 @@ from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
 from treespec.models.runner import TreeRunner
 from treespec.models.some_tokens import SomeTokens
-from treespec.models.support import context_length, embedding_count
+from treespec.models.support import context_length, embedding_count, source_length
 from treespec.models.variants.shortened import shortened
 from treespec.models.variants.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.models.variants.trimmed import trimmed
@@ -152,21 +153,8 @@ class TransformersModel:
         Raises:
             InvalidPrompt: see `condition`.
         """
-        if not len(source):
-            raise InvalidPrompt(
-                "the source has no tokens: give the text that the encoder is to read"
-            )
         token_ids("the source", source, InvalidPrompt)
-        beyond = [token for token in source.tolist() if not 0 <= token < self._embeddings]
-        if beyond:
-            raise InvalidPrompt(
-                f"the source holds token id {shown(beyond[0])}, but the model's ids are "
-                f"0..{self._embeddings - 1}"
-            )
-        if len(source) > self.max_length:
-            raise InvalidPrompt(
-                f"the source has {len(source)} tokens, but the encoder takes {self.max_length}: shorten it"
-            )
+        require_source(source.tolist(), source_length(self.model.config), self._embeddings)
 
     def _twin(
         self,

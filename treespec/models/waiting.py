@@ -15,8 +15,6 @@ from torch import Tensor
 
 from treespec.step import Scores
 
-__all__ = ["Joinable", "Nodes", "run_or_wait"]
-
 
 class Nodes(NamedTuple):
     """Nodes of a tree that a pass runs; see `treespec.protocols.TreeModel.run`.

@@ -15,18 +15,6 @@ from treespec.step import Step
 from treespec.tree import TreeShape
 from treespec.tree.pictures import columns, draw_step
 
-__all__ = [
-    "STEPS_WITHOUT_SCRIPT",
-    "Shown",
-    "Snapshot",
-    "Tokenizer",
-    "Trail",
-    "show",
-    "trail_of",
-    "trails_of_run",
-    "visible",
-]
-
 MOST_LETTERS = 10
 
 STEPS_WITHOUT_SCRIPT = 4

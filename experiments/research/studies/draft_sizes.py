@@ -12,8 +12,6 @@ from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.trained import TrainedHead
 from treespec.models.load import Pair
 
-__all__ = ["DraftSize", "sizes_of"]
-
 EMBEDDING, HEAD = ("embed_tokens", "embedding"), ("lm_head", "head.", "heads.")
 """How the names of embeddings and heads begin, after the body's own."""
 

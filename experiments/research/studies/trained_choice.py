@@ -38,8 +38,6 @@ from treespec.search import LatencyModel, SearchError, Trace, best_tree
 from treespec.search.choice.ranking import Ranking
 from treespec.search.choice.rows import Choice
 
-__all__ = ["Chosen", "Recordings", "chain_and_tree", "of_size", "sources_of", "with_trained"]
-
 DETERMINISTIC = "deterministic"
 WIDTH, DEPTH = 8, 8
 """Children of a node and levels that are recorded: no tree is wider or deeper."""

@@ -21,16 +21,6 @@ from treespec.experiments.research.studies.trained_choice import (
     sources_of,
 )
 
-__all__ = [
-    "DRAWN_RUN",
-    "EQUAL",
-    "Planned",
-    "chosen_by_replay",
-    "planned",
-    "runs_of",
-    "seconds_each",
-]
-
 EQUAL = 8
 """Nodes of the trees by which sources are compared at equal nodes."""
 DRAWN_RUN = "drawn"

@@ -17,8 +17,6 @@ from treespec.experiments.research.studies.trained_choice import runs_a_model
 from treespec.experiments.research.studies.trained_plan import DRAWN_RUN, Planned, planned
 from treespec.search.intervals import Interval
 
-__all__ = ["reported"]
-
 WIDTH = 150
 """Columns of the terminal that the tables need."""
 

@@ -2,8 +2,6 @@
 
 import time
 
-__all__ = ["Deadline", "WholeParts"]
-
 
 class Deadline:
     """Says when the time is up.

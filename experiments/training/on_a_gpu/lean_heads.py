@@ -13,8 +13,6 @@ from treespec.draft.trained.target_parts import TargetParts
 from treespec.files import write_whole
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["Matrices", "completed", "lean", "matrices_of", "short"]
-
 Matrices = Mapping[str, Tensor]
 """Matrices of a target by the names of `matrices_of`, on the CPU."""
 LACKS = "of_target."

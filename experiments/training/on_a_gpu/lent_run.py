@@ -19,8 +19,6 @@ from treespec.experiments.training.trained import Trained
 from treespec.experiments.training.training_run import TrainingRun
 from treespec.models.load import load_pair
 
-__all__ = ["LentRun"]
-
 RENEWED_EVERY = 60.0
 """Seconds after which what is to come back is packed again; also as soon as a draft is finished."""
 LOOKED_EVERY = 2.0

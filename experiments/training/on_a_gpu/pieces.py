@@ -9,8 +9,6 @@ from pathlib import Path
 
 from treespec.experiments.errors import TrainingError
 
-__all__ = ["cut", "joined", "names_in"]
-
 _NAME = re.compile(r"(?P<name>.+)\.(?P<number>\d+)-of-(?P<count>\d+)")
 
 

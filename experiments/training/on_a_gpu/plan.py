@@ -10,8 +10,6 @@ from treespec.experiments.training.training_run import Pace
 from treespec.files import DATA_BYTES, read_bytes, write_whole
 from treespec.reading_models import Strict, read_model
 
-__all__ = ["Plan", "tokens_within"]
-
 FILE = "plan.json"
 MEASURED = 2
 """Times that each draft is measured while it is trained; it is also measured when it is fresh."""

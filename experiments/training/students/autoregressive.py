@@ -41,8 +41,6 @@ from treespec.protocols import Growth
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
 
-__all__ = ["Eagle3Student", "EagleStudent", "HeadStudent", "Step"]
-
 
 @dataclass(frozen=True)
 class Step:

@@ -28,8 +28,6 @@ from treespec.protocols import Growth
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
 
-__all__ = ["BlockStudent"]
-
 
 class BlockStudent(Student):
     """A head that fills a block of masks after an anchor.

@@ -37,8 +37,6 @@ from treespec.protocols import Growth
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
 
-__all__ = ["DraftModelStudent", "fresh_draft_model"]
-
 
 def fresh_draft_model(
     target: TransformersModel, sizes: LayerSizes, seed: int, *, width: int | None = None

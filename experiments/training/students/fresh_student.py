@@ -29,8 +29,6 @@ from treespec.experiments.training.students.medusa_heads import MedusaStudent
 from treespec.experiments.training.students.student import Student
 from treespec.models.load import Pair
 
-__all__ = ["fresh_student"]
-
 
 def fresh_student(draft: Trainee, pair: Pair, kept: Int[Tensor, " v"] | None, seed: int) -> Student:
     """A draft before training.

@@ -22,8 +22,6 @@ from treespec.protocols import Growth
 from treespec.sampling.distributions import Sampling
 from treespec.tree import Law, TreeShape
 
-__all__ = ["MedusaStudent"]
-
 
 class MedusaStudent(Student):
     """Heads on the target's final state (arXiv:2401.10774).

@@ -17,15 +17,6 @@ from treespec.features import Features
 from treespec.protocols import Growth
 from treespec.tree import TreeShape
 
-__all__ = [
-    "Learned",
-    "Student",
-    "ahead",
-    "learned",
-    "mean_of",
-    "open_to_training",
-]
-
 
 @dataclass(frozen=True)
 class Learned:

@@ -100,6 +100,9 @@ def test_settings_of_a_source_are_part_of_the_experiment():
     assert config_hash(same) in hashes
 
 
+STRINGS = {"draft": {"source": "strings"}}
+OTHER = {"models": {"other_tokenizer": True}}
+
 REFUSED = {
     "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'?": (
         tree(BUDGET, draft={"source": "lokup"}), {}
@@ -130,6 +133,14 @@ REFUSED = {
     ),
     "search measures models.draft, which is 'none'": (
         tree(BUDGET, **LOOKUP), {"models": {"draft": "none"}, "search": {}}
+    ),
+    "methods[0].draft: source = strings drafts with a model of another tokenizer, which "
+    "models.other_tokenizer = false refuses: set": (tree(CHAIN, **STRINGS), {}),
+    "methods[0].shape: the draft source 'strings' fills fixed shapes, and 'dyspec' grows": (
+        tree({"kind": "dyspec", "size": 8, "depth": 3}, **STRINGS), OTHER
+    ),
+    "methods[0].draft.draft: source = strings drafts for the target": (
+        tree(BUDGET, draft={"source": "cascade", **STRINGS}), OTHER
     ),
     "these are measured for models.draft": (
         tree({"kind": "optimal", "rates": "measured", "size": 4}, draft={"source": "model", "model": "x"}),
@@ -199,6 +210,7 @@ def test_trimmed_drafts_are_in_the_manifest(loaded_pair, tmp_path):
     texts.write_text("def walk(tree):\n    return tree\n")
     draft = {"source": "model", "frequent": 16, "texts": [str(texts)]}
     methods = build(config(tree(CHAIN), tree(CHAIN, draft=draft))).methods
+    assert set(method_data(methods[1])["files"]) == {"draft.texts[0]"}
     trimmed = trimmed_of(methods, loaded_pair)
     ((name, model),) = trimmed.items()
     assert "frequent=16" in name

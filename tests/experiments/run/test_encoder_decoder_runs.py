@@ -43,7 +43,10 @@ def pair_folder(tiny_pair, tmp_path_factory):
 @pytest.fixture(scope="module")
 def config(pair_folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("articles") / "articles.jsonl"
-    rows = [{"article": text} | ({"prompt": "def"} if i else {}) for i, text in enumerate(SOURCES)]
+    rows = [
+        {"article": text, "blank": " "} | ({"prompt": "def"} if i else {})
+        for i, text in enumerate(SOURCES)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {
         "name": "summaries",
@@ -86,6 +89,7 @@ def test_a_run_over_sources_equals_generate(config, pair_folder, tmp_path):
          ConfigError, r"methods\[1\]: assisted"),
         ({"prompts": {"source": None, "field": "article"}}, PromptError, "line 1: .*prompts.source"),
         ({"prompts": {"source": "missing"}}, PromptError, "line 1: field 'missing' holds None"),
+        ({"prompts": {"source": "blank"}}, PromptError, "line 1: field 'blank': the source has no tokens"),
     ],
 )  # fmt: skip
 def test_what_a_run_does_not_cover_is_refused(config, tmp_path, changes, error, said):
@@ -126,18 +130,31 @@ def test_one_text_behind_a_source(pair_folder):
     expected = generate(load_pair(pair_folder), "def", source=SOURCES[1], max_new_tokens=12)
     assert decoded("def", SOURCES[1]).tokens == expected.tokens
     assert decoded("", SOURCES[0]).tokens
-    for source in (None, ""):
-        with pytest.raises(
-            PromptError, match=r"encoder-decoder: give the text .* --encoder-source"
-        ):
-            decoded("def", source)
+    with pytest.raises(PromptError, match=r"encoder-decoder: give the text .* --encoder-source"):
+        decoded("def", None)
+    with pytest.raises(PromptError, match="--encoder-source: the source has no tokens"):
+        decoded("def", " ")
     with pytest.raises(PromptError, match="--encoder-source is read by encoder-decoders"):
         decoded("def", "text", "embedded")
 
 
-def test_what_a_check_does_not_cover_is_refused(config):
-    with pytest.raises(ConfigError, match="texts of encoder-decoders are not checked"):
-        check_lossless(Config.model_validate(config), samples=8)
+def test_losslessness_is_checked_behind_the_source_of_each_prompt(config):
+    tree = {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 2]}}
+    lookup = {"kind": "tree", "shape": BUDGET, "draft": {"source": "lookup"}}
+    changed = {"methods": [tree, lookup]}
+    check = check_lossless(Config.model_validate(config | changed), samples=400)
+    assert len(check.greedy) == len(check.laws) == 2
+    assert not check.failed
+    assert [row.compared for row in check.greedy] == [3, 3]
+    lossy = tree | {"rule": "typical"}
+    wrong = check_lossless(Config.model_validate(config | {"methods": [lossy]}), samples=400)
+    assert not wrong.laws[0].comparison.passed
+
+
+def test_a_check_without_sources_is_refused(config):
+    prompts = config["prompts"] | {"source": None, "field": "article"}
+    with pytest.raises(PromptError, match=r"line 1: .*prompts\.source"):
+        check_lossless(Config.model_validate(config | {"prompts": prompts}), samples=8)
 
 
 def test_an_encoder_decoder_cannot_draft_for_a_decoder(pair_folder, tiny_pair):

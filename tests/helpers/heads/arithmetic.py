@@ -5,19 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "attention",
-    "causal",
-    "inner",
-    "named",
-    "projected",
-    "rms",
-    "rotated",
-    "spread",
-    "swiglu",
-    "theta",
-]
-
 Tensors = dict[str, Tensor]
 
 

@@ -22,8 +22,6 @@ from torch import Tensor
 from heads.arithmetic import attention, inner, named, rms, swiglu
 from heads.files import DRAFT_VOCAB, HIDDEN, LAYER, VOCAB, Random, reduced, write
 
-__all__ = ["checkpoint", "rows"]
-
 # The names of transformers' class (right).
 NAMES = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
 

@@ -8,8 +8,6 @@ from torch import Tensor
 from heads.arithmetic import projected, rms, rotated, spread, swiglu, theta
 from heads.files import HIDDEN, Random
 
-__all__ = ["SIZES", "experts", "latent_attention", "random_attention", "random_experts"]
-
 SIZES = {
     "q_lora_rank": 24,
     "kv_lora_rank": 16,

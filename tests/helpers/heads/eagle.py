@@ -17,8 +17,6 @@ from torch import Tensor
 from heads.arithmetic import attention, causal, inner, named, projected, rms, swiglu
 from heads.files import HIDDEN, LAYER, VOCAB, Random, write
 
-__all__ = ["checkpoint", "rows"]
-
 # The names of speculators 0.4 (right), and those of threads about earlier versions.
 NAMES = {
     "embed_layernorm": "embedding_layernorm",

@@ -17,8 +17,6 @@ from torch import Tensor
 from heads.arithmetic import attention, causal, inner, named, rms, swiglu
 from heads.files import DRAFT_VOCAB, HIDDEN, LAYER, VOCAB, Random, reduced, write
 
-__all__ = ["checkpoint", "rows"]
-
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 

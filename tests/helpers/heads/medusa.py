@@ -15,8 +15,6 @@ from torch import Tensor
 from heads.arithmetic import named, projected
 from heads.files import HIDDEN, VOCAB, Random, write
 
-__all__ = ["checkpoint", "rows"]
-
 
 def checkpoint(
     folder: Path,

@@ -27,8 +27,6 @@ from heads.arithmetic import attention, causal, inner, named, rms, swiglu
 from heads.deepseek import SIZES, experts, latent_attention, random_attention, random_experts
 from heads.files import HIDDEN, LAYER, Random, write
 
-__all__ = ["add", "checkpoint", "rows"]
-
 MOE = {
     "moe_intermediate_size": 64, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
     "routed_scaling_factor": 1.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,

@@ -9,8 +9,6 @@ from transformers import PreTrainedModel
 from heads.files import LAYER, Random
 from heads.mtp import CONFIGS, add
 
-__all__ = ["FAMILIES", "save"]
-
 FAMILIES = {
     "deepseek": ("DeepseekV3", {}),
     "glm": ("Glm4Moe", {}),

@@ -19,8 +19,6 @@ from treespec.experiments.records.rows import (
 )
 from treespec.tree import TreeShape
 
-__all__ = ["SyntheticMethod", "demo_methods", "write_run"]
-
 
 @dataclass(frozen=True)
 class SyntheticMethod:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from run_folders.folders import SyntheticMethod
 
-__all__ = ["synthetic_manifest"]
-
 
 def synthetic_manifest(
     methods: "Sequence[SyntheticMethod]",

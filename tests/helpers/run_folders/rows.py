@@ -5,8 +5,6 @@ from typing import Any
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.records.rows import PromptRow, StepRow
 
-__all__ = ["prompt_row", "step_row"]
-
 
 def prompt_row(prompt: int = 0, method: str = "plain", **changes: Any) -> PromptRow:
     """A finished prompt; `generate` records no times of stages."""

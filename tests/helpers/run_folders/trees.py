@@ -8,8 +8,6 @@ from treespec.experiments.records.rows import TreeRow, to_frame, write_lines
 from treespec.experiments.report.run import load_run
 from treespec.tree import TreeShape
 
-__all__ = ["PIECES", "write_trees"]
-
 PIECES = (
     *("def", " walk", "(", "tree", "):", "\n", "    ", "for", " node", " in", " children", "\t"),
     *("</script>", "<b>", "&amp;", "’", "日本語", " internationalisation", "\u2028", ""),

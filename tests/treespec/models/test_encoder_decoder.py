@@ -9,13 +9,16 @@ import torch
 from tiny_encoder_decoders import ENCODER_DECODERS, VOCAB, encoder_decoder
 from tiny_models import build, perturbed
 from torch import Tensor
+from transformers import LEDConfig
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft import PromptLookup
 from treespec.draft.model import ModelDrafter
 from treespec.errors import InvalidPrompt, UnsupportedModel
 from treespec.models import encoder_decoder as ours
+from treespec.models.encoder_decoder import encoded
 from treespec.models.passes.choosing_passes import choose_passes
+from treespec.models.support import context_length, source_length
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Drafter
 from treespec.sampling.processors import Processors
@@ -188,11 +191,36 @@ def test_lookup_in_the_source_drafts_what_is_copied(models: Any) -> None:
     assert sum(copied[1]) >= sum(without[1]) + 10
 
 
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_a_source_is_as_long_as_the_encoder_takes(name: str) -> None:
+    """Relative positions end nowhere, whatever the config states; others do where it says."""
+    model = TransformersModel(encoder_decoder(name, n_positions=16))
+    relative = name.endswith("t5")
+    assert source_length(model.model.config) == (1 << 20 if relative else 128)
+    assert model.max_length == source_length(model.model.config)
+    longest = 300 if relative else 128
+    for length in (longest - 1, longest):
+        behind = model.condition(source_of(length))
+        behind.prefill(start(model))
+        assert behind.run(torch.tensor([7]), (-1,)).logits.isfinite().all()
+    if relative:
+        return
+    with pytest.raises(InvalidPrompt, match="the source has 129 tokens, but the encoder takes 128"):
+        model.condition(source_of(129))
+    if name != "m2m_100":  # whose sinusoids go on beyond the length that it was trained on
+        with pytest.raises((IndexError, RuntimeError)):
+            encoded(model.model, source_of(129))
+
+
+def test_two_halves_may_have_limits_of_their_own() -> None:
+    config = LEDConfig(max_encoder_position_embeddings=300, max_decoder_position_embeddings=20)
+    assert (source_length(config), context_length(config)) == (300, 20)
+
+
 def test_what_cannot_be_is_refused_in_one_sentence(models: Any) -> None:
     target, _ = models("bart")
     for source, reason in (
         (torch.tensor([], dtype=torch.long), "the source has no tokens"),
-        (torch.arange(129) % VOCAB, "the source has 129 tokens, but the encoder takes 128"),
         (torch.tensor([4, VOCAB]), f"token id {VOCAB}"),
     ):
         with pytest.raises(InvalidPrompt, match=reason):

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, processors
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from other_tokenizers import metaspace, save_tiny_model
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, generate, load_pair, verify
 from treespec.draft import ModelDrafter, PromptLookup, StringDrafter, make_drafter
@@ -27,43 +28,6 @@ TEXT = (
     "and the end of the text. "
 )
 GREEDY = Sampling(temperature=0.0)
-
-
-def metaspace() -> PreTrainedTokenizerFast:
-    """As SentencePiece's: `▁` for spaces, one more before the text, byte fallback, `<s>` before it."""
-    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    words += ["▁", *"abcdefghijklmnopqrstuvwxyzT.", "th", "▁th", "▁the", "nd", "▁and", "en", "end"]
-    merges = [
-        ("t", "h"),
-        ("▁", "th"),
-        ("▁th", "e"),
-        ("n", "d"),
-        ("a", "nd"),
-        ("▁", "and"),
-        ("e", "n"),
-    ]
-    words.append("and")
-    core = Tokenizer(
-        models.BPE(
-            {word: i for i, word in enumerate(words)}, [*merges, ("en", "d")],
-            unk_token="<unk>", byte_fallback=True, fuse_unk=True,
-        )
-    )  # fmt: skip
-    core.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    core.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )  # fmt: skip
-    core.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 1)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
 
 
 def tokenizer(name: str):
@@ -163,19 +127,10 @@ def test_a_string_is_drafted_in_the_targets_ids(
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Tiny random models with these tokenizers."""
-    made = {}
-    for i, name in enumerate((EMBEDDED, "metaspace")):
-        torch.manual_seed(i)
-        own = tokenizer(name)
-        config = LlamaConfig(
-            vocab_size=len(own), hidden_size=32, intermediate_size=32, num_hidden_layers=1,
-            num_attention_heads=2, max_position_embeddings=256, initializer_range=0.4,
-            eos_token_id=own.eos_token_id,
-        )  # fmt: skip
-        made[name] = tmp_path_factory.mktemp(name)
-        LlamaForCausalLM(config).save_pretrained(made[name])
-        own.save_pretrained(made[name])
-    return made
+    return {
+        name: save_tiny_model(tmp_path_factory.mktemp(name), tokenizer(name), seed=i)
+        for i, name in enumerate((EMBEDDED, "metaspace"))
+    }
 
 
 @pytest.mark.parametrize(("target", "draft"), [(EMBEDDED, "metaspace"), ("metaspace", EMBEDDED)])
@@ -235,7 +190,7 @@ def test_what_is_refused(folders, tmp_path: Path) -> None:
     for file in folders["metaspace"].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     PreTrainedTokenizerFast(tokenizer_object=foreign).save_pretrained(tmp_path)
-    with pytest.raises(TokenizerMismatch, match="share no token"):
+    with pytest.raises(TokenizerMismatch, match=rf"draft \('{tmp_path}'\) share no token"):
         outline_pair(folders["metaspace"], tmp_path, other_tokenizer=True)
 
 
@@ -265,6 +220,7 @@ def test_a_chat_model_is_drafted_for_in_other_vocabularies() -> None:
     ]  # fmt: skip
     config = Config.model_validate({
         "name": "x", "prompts": {"kind": "tasks"}, "max_new_tokens": 20,
+        "models": {"target": "smollm2", "draft": EMBEDDED, "other_tokenizer": True},
         "samplings": [{"temperature": 0}],
         "methods": [{"kind": "tree", "shape": shape, "draft": draft} for draft in drafts],
     })  # fmt: skip

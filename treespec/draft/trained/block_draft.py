@@ -8,8 +8,6 @@ from torch import Tensor
 from treespec.draft.trained.block_head import TextRows
 from treespec.draft.trained.marginal_drafter import MarginalDrafter
 
-__all__ = ["BlockDraft"]
-
 
 class BlockDraft(MarginalDrafter):
     """Drafts with a head that fills a block of masks after the root.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from treespec.draft.trained.checkpoint import Checkpoint
     from treespec.draft.trained.target_parts import TargetParts
 
-__all__ = ["ids_of", "load_block", "save_block", "store_block"]
 
 M = TypeVar("M", bound=nn.Module)
 

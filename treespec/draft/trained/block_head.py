@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from treespec.draft.trained.contract import Contract
 from treespec.draft.trained.marginal_drafter import spread
 
-__all__ = ["BlockHead", "BlockLayer", "BlockNorm", "BlockRules", "BlockSizes", "TextRows"]
-
 Rotary = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Cosines and sines `[B, T, d]` for states, whose dtype they take, and positions `[B, T]`."""
 

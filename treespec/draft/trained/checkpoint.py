@@ -23,8 +23,6 @@ from treespec.files import brief, in_json
 from treespec.models.reading import AGAIN, INDEX, PICKLES, WEIGHTS, Files
 from treespec.models.source import is_hub_id
 
-__all__ = ["Checkpoint", "read_checkpoint"]
-
 MOST_NAMED = 4
 """Tensors that a message names at most."""
 

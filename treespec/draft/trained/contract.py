@@ -9,8 +9,6 @@ from typing import Literal
 
 from treespec.features import Features
 
-__all__ = ["Contract"]
-
 
 @dataclass(frozen=True)
 class Contract:

@@ -2,8 +2,6 @@
 
 from treespec.draft.trained.head_drafter import HeadDrafter
 
-__all__ = ["Eagle"]
-
 
 class Eagle(HeadDrafter):
     """Drafts with a head that extrapolates the target's final state by one decoder layer.

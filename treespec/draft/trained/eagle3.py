@@ -2,8 +2,6 @@
 
 from treespec.draft.trained.head_drafter import HeadDrafter
 
-__all__ = ["Eagle3"]
-
 
 class Eagle3(HeadDrafter):
     """Drafts with a head that reads states of three layers of the target and learns its own.

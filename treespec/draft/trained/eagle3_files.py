@@ -34,8 +34,6 @@ from treespec.draft.trained.writing import layer_settings, write_head
 from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
 
-__all__ = ["conventions", "default_boundaries", "load_eagle3", "save_eagle3", "store_eagle3"]
-
 OF_NETWORK = {
     "model.layers.0.": "midlayer.",
     "model.": "",

@@ -24,8 +24,6 @@ from treespec.draft.trained.writing import layer_settings, write_head
 from treespec.errors import InvalidArgument
 from treespec.features import Features
 
-__all__ = ["load_eagle", "save_eagle"]
-
 OF_SPECULATORS = {
     "fusion_fc": "fc",
     "transformer.input_layernorm": "hidden_layernorm",

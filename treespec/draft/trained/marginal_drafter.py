@@ -26,8 +26,6 @@ from treespec.sampling.processing.rows import FORBIDDEN
 from treespec.step import Scores, Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["MarginalDrafter", "MarginalHead", "RowsByDepth", "spread"]
-
 _ROOT = TreeShape.chain(0)
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from treespec.draft.trained.checkpoint import Checkpoint
     from treespec.draft.trained.target_parts import TargetParts
 
-__all__ = ["Medusa", "MedusaHeads", "load_medusa", "save_medusa"]
 
 WEIGHTS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 """Names under which heads are published."""

@@ -2,8 +2,6 @@
 
 from treespec.draft.trained.head_drafter import HeadDrafter
 
-__all__ = ["Mtp"]
-
 
 class Mtp(HeadDrafter):
     """Drafts with the module that a target was trained with to predict one token further.

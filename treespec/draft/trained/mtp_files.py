@@ -28,8 +28,6 @@ from treespec.errors import InvalidArgument, LoadError
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["conventions", "load_mtp", "save_mtp"]
-
 OF_A_MODULE = re.compile(r"(?:model\.(?:language_model\.)?)?(?:mtp|mtp_layers|layers\.(\d+))\.")
 """How names begin in a target's files that may be those of a module."""
 

@@ -3,8 +3,6 @@
 from importlib.resources import files
 from pathlib import Path
 
-__all__ = ["FOLDER", "place_of_head", "shipped_heads"]
-
 FOLDER = Path(str(files("treespec"))) / "heads"
 """One folder for each head: config.json, weights in bfloat16, and README.md, its card."""
 

@@ -11,9 +11,6 @@ from treespec.errors import LoadError, UnsupportedModel
 from treespec.features import Features
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["TargetParts", "require_boundaries", "require_width"]
-
-
 AFTER_THE_HEAD = {
     "final_logit_softcapping": "softcap",
     "logit_scale": "logit scale",

@@ -15,8 +15,6 @@ from treespec.sampling.distributions import Sampling
 from treespec.step import Step
 from treespec.tree import Law, TreeShape
 
-__all__ = ["TrainedDrafter"]
-
 
 class TrainedDrafter(ModelDrafter):
     """A `ModelDrafter` whose rows come from a head on the target's hidden states.

@@ -13,8 +13,6 @@ from treespec.errors import InvalidArgument
 from treespec.files import write_whole
 from treespec.models.reading import WEIGHTS
 
-__all__ = ["layer_settings", "require_empty", "write_head"]
-
 SETTINGS = (
     "hidden_size",
     "intermediate_size",

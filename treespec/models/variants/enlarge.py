@@ -112,8 +112,9 @@ def _require_memory(parameters: int, model: PreTrainedModel) -> None:
     needed = parameters * next(model.parameters()).element_size()
     if needed > total:
         raise CannotEnlarge(
-            f"cannot enlarge to {parameters:,} parameters: they take {needed / 2**30:,.0f} GiB, but "
-            f"{model.device} has {total / 2**30:,.0f} GiB: {(needed - total) / 2**30:,.1f} GiB are missing"
+            f"enlarge: cannot enlarge to {parameters:,} parameters: they take {needed / 2**30:,.0f} GiB, "
+            f"but {model.device} has {total / 2**30:,.0f} GiB: {(needed - total) / 2**30:,.1f} GiB are "
+            "missing"
         )
 
 
@@ -159,7 +160,7 @@ def _require_plain_llama(model: PreTrainedModel) -> None:
     model_type = model.config.model_type
     if model_type != "llama":
         raise UnsupportedModel(
-            f"cannot enlarge a model of type {model_type!r}: a function-preserving enlargement is "
+            f"enlarge: cannot enlarge a model of type {model_type!r}: a function-preserving enlargement is "
             "implemented for the llama architecture only; leave enlarge=None, or choose a llama model"
         )
     known = {*_corners(model.config, model.config, torch.device("cpu"))}
@@ -167,6 +168,6 @@ def _require_plain_llama(model: PreTrainedModel) -> None:
         quantised = len(stored(parameter)) > 1 or not parameter.is_floating_point()
         if name.split(".")[-2] not in known or quantised:
             raise UnsupportedModel(
-                f"cannot enlarge this llama: its parameter {name} ({parameter.dtype}) is not that of "
-                "a plain llama; load it without quantisation or adapters"
+                f"enlarge: cannot enlarge this llama: its parameter {name} ({parameter.dtype}) is not that "
+                "of a plain llama; load it without quantisation or adapters"
             )

@@ -99,8 +99,9 @@ def require_whole(model: PreTrainedModel, name: str, device_map: DeviceMap | Non
     offloaded = [module for module, device in devices.items() if str(device) in ELSEWHERE]
     if offloaded and len(set(map(str, devices.values()))) > 1:
         raise LoadError(
-            f"{name!r} does not fit on the GPUs: {len(offloaded)} of its modules ({offloaded[0]!r} first) "
-            "would be stored elsewhere and copied to a GPU in every pass; use more GPUs or a smaller dtype"
+            f"device_map: {name!r} does not fit on the GPUs: {len(offloaded)} of its modules "
+            f"({offloaded[0]!r} first) would be stored elsewhere and copied to a GPU in every pass; "
+            "use more GPUs or a smaller dtype"
         )
 
 
