@@ -19,7 +19,7 @@ from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Target
 from treespec.step import Scores, Step
-from treespec.target import ModelTarget, make_target
+from treespec.target import make_target
 from treespec.verify.rule import Rule
 
 Spans = list[tuple[float, float]]
@@ -156,7 +156,6 @@ def usual_steps(
     prompt: torch.Tensor,
     new_tokens: int,
     *,
-    seed: int = 0,
     target: Callable[[Any], Target] = make_target,
     observer: StageTimer | None = None,
     rule: Rule | None = None,
@@ -172,34 +171,22 @@ def usual_steps(
         verify.verifier_for(rule or verify.usual_rule(law, sampling), pair.target),
         prompt,
         sampling=sampling,
-        coins=TorchCoins(seed),
+        coins=TorchCoins(0),
         max_new_tokens=new_tokens,
         observer=observer,
     )
 
 
 def timed_text(
-    pair: Pair,
-    shape: TreeShape,
-    sampling: Sampling,
-    prompt: torch.Tensor,
-    new_tokens: int,
-    *,
-    seed: int = 0,
-    target: Callable[[Any], Target] = ModelTarget,
-    stages: StageTimer | None = None,
+    decoding: Iterator[Step],
+    device: torch.device,
     passes: Sequence[AbstractContextManager[None]] = (),
-    rule: Rule | None = None,
 ) -> TimedText:
-    """Decode a text (`usual_steps`) and time it.
+    """Time the steps of a text, such as `usual_steps`.
 
-    `stages` times the stages of all steps; `passes` are timers that are entered after the first step.
+    `device`: of the models. `passes`: timers that are entered after the first step.
     """
-    wait = synchronizer(prompt.device)
-    decoding = usual_steps(
-        pair, shape, sampling, prompt, new_tokens,
-        seed=seed, target=target, observer=stages, rule=rule,
-    )  # fmt: skip
+    wait = synchronizer(device)
     first = next(decoding).tokens
     later: list[tuple[int, ...]] = []
     with ExitStack() as timers:

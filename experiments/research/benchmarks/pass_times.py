@@ -38,6 +38,7 @@ from treespec.experiments.measure.timing import (
     seconds_of,
     timed_passes,
     timed_text,
+    usual_steps,
 )
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.research.benchmarks.results_file import print_and_save, print_parts
@@ -48,6 +49,7 @@ from treespec.models.load import Pair
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.models.passes.packed_layers import large_pages
 from treespec.models.transformers_model import TransformersModel
+from treespec.target import ModelTarget
 
 NODES = (1, 2, 4, 8, 16, 22, 32, 64)
 PREFIX = 192
@@ -141,7 +143,9 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
     )
     times = []
     for prompt in embedded_prompts(pair.tokenizer, 4, 64):
-        text = timed_text(timed, shape, Sampling(temperature), torch.tensor(prompt.ids), tokens)
+        ids = torch.tensor(prompt.ids)
+        steps = usual_steps(timed, shape, Sampling(temperature), ids, tokens, target=ModelTarget)
+        text = timed_text(steps, ids.device)
         in_passes = sum(end - start for start, end in spans if start >= text.start)
         times.append((text.seconds - in_passes) / max(len(text.later), 1))
     return 1e3 * statistics.median(times)

@@ -6,26 +6,15 @@ For every law and sampling of static drafts; that their passes read nothing is t
 
 import pytest
 import torch
+from every_sampling import SAMPLINGS
 from far_away import FarAway
 
-from treespec import Law, Sampling, TreeShape
+from treespec import Law, TreeShape
 from treespec.draft.choosing import TensorHead
 from treespec.draft.levels import levels_of
 from treespec.models.passes.static_trial import NoHostReads
 from treespec.sampling.coins import GivenUniforms
 
-SAMPLINGS = {
-    "plain": Sampling(),
-    "greedy": Sampling(temperature=0.0),
-    "temperature": Sampling(temperature=0.7),
-    "top_k": Sampling(temperature=0.7, top_k=5),
-    "top_p": Sampling(top_p=0.8),
-    "min_p": Sampling(min_p=0.1),
-    "typical_p": Sampling(typical_p=0.8),
-    "epsilon": Sampling(epsilon_cutoff=0.01),
-    "eta": Sampling(eta_cutoff=0.01),
-    "all": Sampling(0.9, top_k=50, top_p=0.9, min_p=0.01),
-}
 BUSHY, PAIRS = TreeShape((-1, 0, 0, 0, 1, 1, 2, 4, 4, 6)), TreeShape((-1, 0, 0, 1, 1, 2, 3, 3))
 
 

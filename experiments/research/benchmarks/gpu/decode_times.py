@@ -15,7 +15,8 @@ divided by the bandwidth from the data sheet.
 
 import gc
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -24,7 +25,13 @@ import torch
 from treespec import Sampling, TreeShape, load_pair
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.measure.roofline import pass_bytes
-from treespec.experiments.measure.timing import Spans, TimedText, timed_forward, timed_text
+from treespec.experiments.measure.timing import (
+    Spans,
+    TimedText,
+    timed_forward,
+    timed_text,
+    usual_steps,
+)
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
 from treespec.experiments.research.benchmarks.gpu.real_text import origin, replayed
@@ -132,11 +139,7 @@ def run(session: Session, deadline: float) -> None:
             except Exception as error:
                 problem = f"loading: {in_words(error, 'the loading')}"
         cell = {"error": problem} if pair is None else _cell(pair, case, session, *texts)
-        store.add(case.key, case._asdict() | facts | cell)
-        if "error" in cell and "out of memory" not in cell["error"]:
-            session.fail("decode", case.key, cell["error"])
-        if "error" in cell:
-            session.recover(case.key)
+        session.keep("decode", store, case.key, case._asdict() | facts | cell)
 
 
 def _cell(
@@ -158,12 +161,18 @@ def _cell(
     shape, stages = SHAPES[case.method], [StageTimer(session.device) for _ in prompts]
     draft_passes = Spans()
 
-    def decoded(text: int, tokens: int = new_tokens, **timers: Any) -> TimedText:
+    def decoded(
+        text: int,
+        tokens: int = new_tokens,
+        stages: StageTimer | None = None,
+        passes: Sequence[AbstractContextManager[None]] = (),
+    ) -> TimedText:
         rule = replayed(case.method, text) if case.real_text else None
-        return timed_text(
+        steps = usual_steps(
             pair, shape, Sampling(case.temperature), prompts[text], tokens,
-            target=make, rule=rule, **timers,
+            target=make, observer=stages, rule=rule,
         )  # fmt: skip
+        return timed_text(steps, session.device, passes)
 
     try:
         decoded(0, min(new_tokens, WARM_UP))

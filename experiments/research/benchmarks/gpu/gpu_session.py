@@ -125,6 +125,15 @@ class Session:
         self.failures.append(f"{part}, {key}: {problem}")
         self.say(f"{part}: FAILED {self.failures[-1]}")
 
+    def keep(self, part: str, store: Store, key: str, cell: Mapping[str, Any]) -> None:
+        """Add a cell to a store; an error in it makes the command fail, unless memory ran out."""
+        store.add(key, cell)
+        if "error" not in cell:
+            return
+        if "out of memory" not in cell["error"]:
+            self.fail(part, key, cell["error"])
+        self.recover(key)
+
     def _device_facts(self) -> dict[str, Any]:
         if self.device.type != "cuda":
             return {}

@@ -61,9 +61,7 @@ def run(session: Session, deadline: float) -> None:
             cell = _cell(session, case, prompt, new)
         except Exception as error:
             cell = {"error": in_words(error, "the decoding")}
-            if "out of memory" not in cell["error"]:
-                session.fail("peers", case.key, cell["error"])
-        store.add(case.key, case._asdict() | cell)
+        session.keep("peers", store, case.key, case._asdict() | cell)
         gc.collect()
         session.recover(case.key)
 

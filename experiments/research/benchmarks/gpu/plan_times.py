@@ -83,11 +83,7 @@ def run(session: Session, deadline: float) -> None:
                 cell = _cell(case, session)
         except Exception as error:
             cell = {"error": in_words(error, "the kernel")}
-            if "out of memory" not in cell["error"]:
-                session.fail("plans", case.key, cell["error"])
-        store.add(case.key, case._asdict() | cell)
-        if "error" in cell:
-            session.recover(case.key)
+        session.keep("plans", store, case.key, case._asdict() | cell)
 
 
 def _cell(case: Case, session: Session) -> dict[str, Any]:

@@ -59,9 +59,7 @@ def run(session: Session, deadline: float) -> None:
             cell = _cell(case, session)
         except Exception as error:
             cell = {"error": in_words(error, "the profile")}
-            if "out of memory" not in cell["error"]:
-                session.fail("profile", case.key, cell["error"])
-        store.add(case.key, case._asdict() | cell)
+        session.keep("profile", store, case.key, case._asdict() | cell)
         gc.collect()
         session.recover(case.key)
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from every_sampling import SAMPLINGS
 from far_away import FarAway
 from pretended_gpu import PretendedGpu
 
@@ -78,17 +79,6 @@ def test_arguments_without_a_kernel_are_told(caplog, monkeypatch):
     assert decided == ["rrs"] * 3
 
 
-SAMPLINGS = {
-    "plain": Sampling(),
-    "greedy": Sampling(temperature=0.0),
-    "temperature": Sampling(temperature=0.7),
-    "top_k": Sampling(temperature=0.7, top_k=5),
-    "top_p": Sampling(top_p=0.8),
-    "min_p": Sampling(min_p=0.1),
-    "typical_p": Sampling(typical_p=0.8),
-    "epsilon": Sampling(epsilon_cutoff=0.01),
-    "eta": Sampling(eta_cutoff=0.01),
-}
 FUSED = [rule for rule in verify.RULES.values() if why_on_host(rule) is None]
 
 
