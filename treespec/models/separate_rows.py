@@ -69,7 +69,9 @@ def examine(model: nn.Module, run: Callable[[], object]) -> Layers:
         for handle in handles:
             handle.remove()
     for name in (name for name in products if name not in changes):
-        changes[name] = _change_of_unreached(model, layers[name])
+        change = _change_of_unreached(model, layers[name])
+        if change is not None:
+            changes[name] = change
     return Layers(
         next((name for name in layers if not changes.get(name, 0.0) <= MOST_CHANGE), None),
         next((name for name in layers if name not in changes and is_small(layers[name])), None),
@@ -120,6 +122,8 @@ def _change(layer: nn.Module, given: tuple[Any, ...], output: Any) -> float | No
     rows = given[0] if given else None
     if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.dim() < 2:
         return None
+    if not rows.numel():  # an expert that no row reached
+        return None
     if not isinstance(output, Tensor) or output.shape[:-1] != rows.shape[:-1]:
         return None
     if isinstance(layer, nn.Linear) or _are_experts(layer):
@@ -141,7 +145,7 @@ def _change(layer: nn.Module, given: tuple[Any, ...], output: Any) -> float | No
     return float(change / own.norm().clamp_min(1e-30)) if kept else 0.0
 
 
-def _change_of_unreached(model: Any, layer: Any) -> float:
+def _change_of_unreached(model: Any, layer: Any) -> float | None:
     numbers = torch.randn(2, layer.in_features, generator=torch.Generator().manual_seed(0))
     rows = numbers.to(layer.weight.device, model.dtype)
-    return _change(layer, (rows,), layer(rows)) or 0.0
+    return _change(layer, (rows,), layer(rows))

@@ -74,6 +74,23 @@ def test_one_scale_is_found_in_experts(rows: Tensor, at: int) -> None:
     assert examined(Mixture(nn.ModuleList(layers)), rows).mixing == f"0.experts.{at}"
 
 
+def test_one_scale_is_found_in_an_expert_that_is_given_no_rows(rows: Tensor) -> None:
+    class Idle(OneScale):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input) if input.numel() else input
+
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.expert = Idle(16, 16)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            self.expert(rows[:, :0])
+            return rows
+
+    assert examined(Unused(), rows).mixing == "0.expert"
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_experts_in_one_matrix_are_examined(rows: Tensor, shared: bool) -> None:
     assert examined(Mixture(Experts(shared)), rows).mixing == ("0.experts" if shared else None)
