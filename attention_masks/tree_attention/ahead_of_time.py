@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 from attention_masks.compiling import Compiled, compile_kernel, table
 from attention_masks.tree_attention.tiles import (
-    FINE_CHUNK,
     FURTHER,
     HEAD_DIMS,
-    MIN_CHUNK,
+    Plan,
     Tile,
     block_dim,
     choices,
@@ -38,7 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "softcap, window": {"SOFTCAP": True, "WINDOW": True},
     "sinks, window": {"SINKS": True, "WINDOW": True},
     "pages": {"PAGE": 16},
-    IN_PLACE: {"IN_PLACE": True, "CHUNK": FINE_CHUNK},
+    IN_PLACE: {"IN_PLACE": True},
 }
 USED = {
     64: ("sinks, window",),  # GPT-OSS
@@ -99,9 +98,10 @@ def compile_variant(variant: Variant) -> Compiled:
 
     capability, itemsize, dim, tile, options = variant
     element = {2: "bf16", 4: "fp32"}[itemsize]
+    chunk = Plan(tile, 2, options == IN_PLACE).chunk
     constants = {
         "GROUP": GROUP, "DIM": dim, "BLOCK_D": block_dim(dim), "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n, "CHUNK": MIN_CHUNK, "SPLIT": True, "IN_PLACE": False, "PAGE": 0,
+        "BLOCK_N": tile.block_n, "CHUNK": chunk, "SPLIT": True, "IN_PLACE": False, "PAGE": 0,
         "SOFTCAP": False, "WINDOW": False, "SINKS": False, "INTERPRETED": False, **OPTIONS[options],
     }  # fmt: skip
     types, aligned = _arguments(triton_kernels.attend_split, element, constants)

@@ -106,9 +106,9 @@ struct Brain {
   using Row = uint16_t;
 
   template <int M>
-  static void block(const uint16_t* w, const uint16_t* x, float (*y)[BLOCK], int64_t K, int64_t stride) {
+  static void block(const uint16_t* w, const uint16_t* x, float (*y)[BLOCK], int64_t K, int64_t) {
     Floats sums[M][PARTS] = {};
-    for (int64_t k = 0; k < K; k += 2, w += 2 * stride) {
+    for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
       ask_ahead(w);
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
@@ -130,9 +130,9 @@ struct Brain {
   using Row = float;
 
   template <int M>
-  static void block(const uint16_t* w, const float* x, float (*y)[BLOCK], int64_t K, int64_t stride) {
+  static void block(const uint16_t* w, const float* x, float (*y)[BLOCK], int64_t K, int64_t) {
     Floats sums[M][PARTS] = {};
-    for (int64_t k = 0; k < K; k += 2, w += 2 * stride) {
+    for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
       ask_ahead(w);
 #pragma GCC unroll 4
       for (int p = 0; p < PARTS; p += 2) {  // two vectors: more would not fit beside the sums
@@ -190,7 +190,7 @@ void some_rows(int m, const typename T::Number* w, const typename T::Row* x, int
 }
 
 // Products of M contiguous rows with a block; calls take(row, its 32 sums) for each row. `stride`: numbers from one
-// input to the next; single numbers need no block.
+// input to the next, for single numbers; pairs lie in blocks.
 template <typename T, typename Take>
 void products(const typename T::Number* w, const typename T::Row* x, int64_t M, int64_t K, Take take,
               int64_t stride = BLOCK) {

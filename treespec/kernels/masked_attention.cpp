@@ -2,10 +2,9 @@
 //
 // Query heads that share keys are rows of one product with them, so keys and values are read once. CHUNK keys at a
 // time are copied into blocks (blocks.hpp) and multiplied; their scores become weights, which multiply their values:
-// in float32 where these lie, since a copy for few rows takes longer than the product. Sums of earlier chunks are
-// rescaled when a larger score occurs. If the threads cannot be divided evenly among the key heads, the keys of a
-// head are read in parts, which are joined at the end. Sizes and dtypes are not checked here: masked_attention.py
-// checks them.
+// in float32 where these lie. A copy takes longer than the product of few rows, and 256 rows gained nothing by it. Sums of
+// earlier chunks are rescaled when a larger score occurs. If the threads cannot be divided evenly among the key heads, the keys of a head are read in parts, which
+// are joined at the end. Sizes and dtypes are not checked here: masked_attention.py checks them.
 
 #include <cmath>
 #include <limits>

@@ -32,28 +32,36 @@ class OnDevice(WrappedRule):
         Raises:
             TreespecError: whatever the rule itself raises.
         """
-        if self._fits(tree, target_probs, coins):
+        obstacle = self._obstacle(tree, target_probs, coins)
+        if obstacle is None:
             return self._fused(tree, target_probs, coins)
-        if reason := _why_not(tree, target_probs, coins):
-            tell_host_decides(str(self.rule), reason)
+        if obstacle:
+            tell_host_decides(str(self.rule), obstacle)
         return on_host(self.rule)(tree, target_probs, coins)
 
     def decide_ahead(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Launched | None:
         """Launch the kernel without waiting for it; None if it does not cover the arguments."""
-        fits = self._fits(tree, target_probs, coins)
-        return self._fused.decide_ahead(tree, target_probs, coins) if fits else None
+        if self._obstacle(tree, target_probs, coins) is not None:
+            return None
+        return self._fused.decide_ahead(tree, target_probs, coins)
 
     def using(self, **settings: float | int) -> "OnDevice":
         """Return this verifier with other settings of the rule."""
         return OnDevice(self.rule.using(**settings))
 
-    def _fits(self, tree: Any, rows: Any, coins: Any) -> bool:
-        """Whether the kernel covers these arguments; if they are wrong, the rule says so."""
-        if not isinstance(tree, TokenTree) or type(rows) is not SampledRows:
-            return False
+    def _obstacle(self, tree: Any, rows: Any, coins: Any) -> str | None:
+        """Why the kernel does not decide; None if it does, empty for wrong arguments or other devices."""
+        if not (
+            isinstance(tree, TokenTree) and isinstance(rows, SampledRows) and rows.logits.is_cuda
+        ):
+            return ""
+        if type(rows) is not SampledRows:
+            return "processors change each row by its own text"
+        if type(coins) is not TorchCoins:
+            return "the coins are not TorchCoins, whose next numbers a kernel can be given"
         if tree.is_mixed and self.rule._plain not in (greedy, naive):
-            return False
-        return type(coins) is TorchCoins and rows.logits.is_cuda
+            return "the tree is mixed: its nodes have children of several groups"
+        return None
 
     def __repr__(self) -> str:
         return f"on_device({self.rule})"
@@ -92,18 +100,3 @@ def on_device(rule: Rule) -> OnDevice:
 def tell_host_decides(rule: str, reason: str) -> None:
     """Log, once for each reason, that a step on CUDA pays for a decision on the host."""
     log.warning("rule '%s' is decided on the host, to which all rows are copied: %s", rule, reason)
-
-
-def _why_not(tree: Any, rows: Any, coins: Any) -> str | None:
-    """Why the kernel does not decide about rows on CUDA; None for other rows and for wrong arguments."""
-    if (
-        not isinstance(tree, TokenTree)
-        or not isinstance(rows, SampledRows)
-        or not rows.logits.is_cuda
-    ):
-        return None
-    if type(rows) is not SampledRows:
-        return "processors change each row by its own text"
-    if type(coins) is not TorchCoins:
-        return "the coins are not TorchCoins, whose next numbers a kernel can be given"
-    return "the tree is mixed: its nodes have children of several groups"

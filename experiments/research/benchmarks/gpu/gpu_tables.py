@@ -193,7 +193,8 @@ def _decode(data: dict[str, Any]) -> Finding:
     notes = [
         *dict.fromkeys(reasons),
         "accepts: what the pair agrees on, or what was accepted in real texts: "
-        f"{data['settings'].get('trace', 'none')}.",
+        f"{data['settings'].get('trace', 'none')}. Recorded steps are replayed by the host, to "
+        "which all rows are copied: compare these cells with each other only.",
         "Milliseconds per step; draft and verify: medians of these stages, each with synchronization.",
         "floor: bytes of all passes of a step over the bandwidth; / floor: time of the verify stage over "
         "its floor, and of the whole step over its floor; / measured: the same with the bandwidth that a "

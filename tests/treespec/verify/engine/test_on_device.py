@@ -75,7 +75,7 @@ def test_arguments_without_a_kernel_are_told(caplog, monkeypatch):
             verifier(*given)
             assert reason in caplog.text
         naive = on_device(verify.naive)
-        assert naive._fits(mixed, rows, TorchCoins(0))
+        assert naive._obstacle(mixed, rows, TorchCoins(0)) is None
     assert decided == ["rrs"] * 3
 
 
