@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from attention_masks.compiling import Compiled, compile_kernel, table
 from attention_masks.tree_attention.tiles import (
     FINE_CHUNK,
+    FURTHER,
     HEAD_DIMS,
     MIN_CHUNK,
     Tile,
@@ -63,7 +64,8 @@ def variants(everything: bool = False) -> Iterator[Variant]:
     """Yield the variants to compile.
 
     By default each tile with the plain options and with its splits merged in place, and Hopper's largest
-    tiles, which spill first, also with the options that models use.
+    tiles, which spill first, also with the options that models use. Tiles that `tuning` alone uses
+    (`FURTHER`) with the plain options.
 
     `everything`: yield each tile with every option and every head dimension that it serves.
     """
@@ -84,6 +86,11 @@ def variants(everything: bool = False) -> Iterator[Variant]:
                 every = [name for name in OPTIONS if name != IN_PLACE or name in options]
                 for name in every if everything else options:
                     yield Variant(capability, itemsize, head_dim, tile, name)
+        for (itemsize, head_dim), further in FURTHER.get(capability // 10, {}).items():
+            for tile in further:
+                yield Variant(capability, itemsize, head_dim, tile, "plain")
+                if merges_in_place(tile, capability // 10):
+                    yield Variant(capability, itemsize, head_dim, tile, IN_PLACE)
 
 
 def compile_variant(variant: Variant) -> Compiled:

@@ -72,8 +72,10 @@ def check_tensors(
 
 def check_numbers(scale: float | None, softcap: float | None) -> None:
     """Refuse a scale or softcap that is not a usable number."""
-    if scale is not None and not math.isfinite(scale):
-        raise InvalidInput(f"scale = {scale}, but it multiplies the scores: it must be finite")
+    if scale is not None and not 0 <= scale < math.inf:  # kernels scale after the maximum
+        raise InvalidInput(
+            f"scale = {scale}, but it multiplies the scores: it must be finite and not negative"
+        )
     if softcap is not None and not 0 < softcap < math.inf:
         raise InvalidInput(
             f"softcap = {softcap}, but it bounds the scores: it must be above 0, or None"

@@ -48,6 +48,9 @@ TINY: tl.constexpr = tl.constexpr(1.0e-30)
 MIN_CHUNK: tl.constexpr = tl.constexpr(256)
 """Splits are multiples of this many keys, unless they are merged in place; a multiple of every BLOCK_N."""
 
+MASKED_N: tl.constexpr = tl.constexpr(64)
+"""Largest number of keys of a tile with a mask of its own: where the prefix ends, and of the tree."""
+
 MERGED_AT_ONCE: tl.constexpr = tl.constexpr(4096)
 """Largest number of sums (rows x BLOCK_D) that a program merges at once: more would spill."""
 
@@ -106,13 +109,17 @@ def _tile(
         scores = tl.dot(q.to(tl.float32), k.to(tl.float32), input_precision="ieee")
     else:
         scores = tl.dot(q, k, input_precision="ieee")
-    scores = scores * inner
-    if SOFTCAP:
-        scores = _tanh(scores) * outer
-    if MASKED:
-        scores = tl.where(visible, scores, HIDDEN)
-    higher = tl.maximum(high, tl.max(scores, 1))
-    weights = tl.exp2(scores - higher[:, None])
+    if SOFTCAP or MASKED:
+        scores = scores * inner
+        if SOFTCAP:
+            scores = _tanh(scores) * outer
+        if MASKED:
+            scores = tl.where(visible, scores, HIDDEN)
+        higher = tl.maximum(high, tl.max(scores, 1))
+        weights = tl.exp2(scores - higher[:, None])
+    else:  # scaled after the maximum, and in the same instruction as the difference
+        higher = tl.maximum(high, tl.max(scores, 1) * inner)
+        weights = tl.exp2(scores * inner - higher[:, None])
     fade = tl.exp2(high - higher)
     total = total * fade + tl.sum(weights, 1)
     acc = acc * fade[:, None]
@@ -172,8 +179,11 @@ def over_keys(
             q, acc, high, total, k_base, v_base, k_at, v_at, inside, in_k, visible, inner, outer,
             DIM, BLOCK_D, False, WINDOW, SOFTCAP, INTERPRETED,
         )  # fmt: skip
-    for start in range(tl.maximum(begin, full), stop, BLOCK_N):
-        keys = start + cols
+    # Few keys remain, and a mask needs registers: in tiles of at most MASKED_N keys.
+    masked_n: tl.constexpr = MASKED_N if MASKED_N < BLOCK_N else BLOCK_N
+    few = tl.arange(0, masked_n)
+    for start in range(tl.maximum(begin, full), stop, masked_n):
+        keys = start + few
         inside = keys < prefix + size
         of_prefix = keys < prefix
         at_node = inside & (keys >= prefix)

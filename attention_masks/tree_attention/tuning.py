@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from attention_masks.errors import InvalidInput, Unavailable
-from attention_masks.tree_attention.tiles import TABLE, Tile, block_dim, row_class, tile
+from attention_masks.tree_attention.tiles import FURTHER, TABLE, Tile, block_dim, row_class, tile
 
 
 class Size(NamedTuple):
@@ -104,9 +104,9 @@ def disable() -> None:
 
 
 def candidates(itemsize: int, head_dim: int, generation: int) -> list[Tile]:
-    """The tiles to try: those of all classes of rows for this head dimension, and their neighbours."""
+    """The tiles to try: those of all classes of rows of this head dimension, neighbours, and `FURTHER`."""
     padded_dim = max(64, block_dim(head_dim))
-    tiles = []
+    tiles = [*FURTHER.get(generation, {}).get((itemsize, padded_dim), ())]
     for size, rows, dim in TABLE:
         if (size, dim) == (itemsize, padded_dim):
             shape = tile(rows, head_dim, itemsize, generation)

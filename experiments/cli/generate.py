@@ -61,6 +61,24 @@ def generate_command(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Dtype of both models.")] = "float32",
+    draft_dtype: Annotated[
+        str | None, typer.Option("--draft-dtype", help="Dtype of the draft.  [that of --dtype]")
+    ] = None,
+    quantised: Annotated[
+        str | None,
+        typer.Option(
+            "--quantised",
+            help="Quantise the target while it is loaded: int8-weight-only, int8-dynamic, "
+            "bitsandbytes-int8 or bitsandbytes-nf4.",
+        ),
+    ] = None,
+    draft_quantised: Annotated[
+        str | None, typer.Option("--draft-quantised", help="The same for the draft.")
+    ] = None,
+    other_tokenizer: Annotated[
+        bool,
+        typer.Option("--other-tokenizer", help="Take a draft that has another tokenizer too."),
+    ] = False,
     device: Annotated[str, typer.Option("--device", help="Device of both models.")] = "cpu",
     source: Annotated[
         str | None,
@@ -136,7 +154,11 @@ def generate_command(
             )
         if target is None and draft is not None:
             raise ConfigError("--draft needs --target: give both, or --pair")
-        models = {"target": target or pair, "draft": draft, "dtype": dtype, "device": device}
+        models = {
+            "target": target or pair, "draft": draft, "dtype": dtype, "device": device,
+            "draft_dtype": draft_dtype, "quantised": quantised, "draft_quantised": draft_quantised,
+            "other_tokenizer": other_tokenizer,
+        }  # fmt: skip
         drafting = yaml_or_name("--source", source)
         drafting = {"source": drafting} if isinstance(drafting, str) else drafting
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from time import perf_counter
 
 from rich.console import Console
 
@@ -16,6 +17,9 @@ from treespec.experiments.report.table import Cell, Column, Table
 from treespec.experiments.report.terminal import print_table, say
 
 DTYPES = ("float32", "bfloat16")
+
+LAST_START_S = 40.0
+"""With a GPU, no test begins later than this: each takes seconds, and all together at most a minute."""
 
 WIDTH = 110
 TONES = {Status.OK: "", Status.MISSING: "faint", Status.PROBLEM: "doubtful"}
@@ -39,12 +43,13 @@ TESTS = (
 
 @dataclass(frozen=True)
 class Checkup:
-    """All findings; `said` are sentences about what the speeds mean for trees."""
+    """All findings, sentences about what the speeds mean for trees, and the seconds that this took."""
 
     facts: tuple[Fact, ...]
     tests: tuple[Trial, ...]
     speeds: tuple[Speed, ...]
     said: tuple[str, ...]
+    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -56,6 +61,7 @@ def examine(quick: bool = False, tell: Callable[[str], None] = lambda text: None
 
     With `quick`, collect facts and load the pair only. `tell` gets the name of each check before it begins.
     """
+    start = perf_counter()
     facts: list[Fact] = []
     for name in QUESTIONS:
         tell(name)
@@ -63,8 +69,9 @@ def examine(quick: bool = False, tell: Callable[[str], None] = lambda text: None
     tell("loading the embedded pair")
     loaded, pair = self_test.pair_test()
     if quick:
-        return Checkup(tuple(facts), (loaded,), (), ())
-    devices = ["cpu", *(["cuda"] if any(fact.name == "GPU 0" for fact in facts) else [])]
+        return Checkup(tuple(facts), (loaded,), (), (), perf_counter() - start)
+    # The GPU's tests come first: on a slow machine others are left out.
+    devices = [*(["cuda"] if any(fact.name == "GPU 0" for fact in facts) else []), "cpu"]
     tests: dict[str, Callable[[], str]] = {}
     if pair is not None:
         tests["trees decode as generate does"] = partial(self_test.generation_agrees, pair)
@@ -82,11 +89,19 @@ def examine(quick: bool = False, tell: Callable[[str], None] = lambda text: None
     for device, dtype in product(devices, DTYPES):
         tests[f"passes on {device} in {dtype}"] = partial(time_passes, device, dtype)
     trials, watch = [loaded], LoadWatch()
+    left_out: list[str] = []
     for name, test in tests.items():
+        if "cuda" in devices and perf_counter() - start > LAST_START_S:
+            left_out.append(name)
+            continue
         tell(name)
         trials.append(attempt(name, test))
     busy = (watch.busy_percent() or 0) > BUSY_PERCENT
-    return Checkup(tuple(facts), tuple(trials), tuple(speeds), meaning(speeds, busy))
+    said = meaning(speeds, busy)
+    if left_out:
+        said += (f"Left out, since {LAST_START_S:g} s were over: {'; '.join(left_out)}.",)
+    seconds = perf_counter() - start
+    return Checkup(tuple(facts), tuple(trials), tuple(speeds), said, seconds)
 
 
 def print_checkup(checkup: Checkup, console: Console) -> None:
@@ -96,7 +111,8 @@ def print_checkup(checkup: Checkup, console: Console) -> None:
     tests = Table("self-test", TESTS, checkup.tests, tone=lambda test: "" if test.passed else "bad")
     print_table(facts, console, width)
     print_table(tests, console, width)
-    for sentence in (*checkup.said, _verdict(checkup)):
+    took = f"This took {checkup.seconds:.0f} s."
+    for sentence in (*checkup.said, f"{_verdict(checkup)} {took}"):
         console.print()
         say(console, sentence, width=width)
 

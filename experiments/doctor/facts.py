@@ -92,6 +92,23 @@ def attention() -> list[Fact]:
     return facts
 
 
+def acceptance() -> list[Fact]:
+    """Which acceptance rules a kernel decides on CUDA; nothing without a GPU."""
+    import torch
+
+    from treespec.verify import RULES
+    from treespec.verify.engine.fused import why_on_host
+
+    if not torch.cuda.is_available():
+        return []
+    there = [name for name, rule in RULES.items() if why_on_host(rule) is None]
+    here = ", ".join(name for name in RULES if name not in there)
+    value = f"one kernel decides {', '.join(there)}"
+    return [
+        Fact("acceptance, cuda", Status.OK, value, f"on the host, with a copy of all rows: {here}")
+    ]
+
+
 def compiler() -> Fact:
     """Whether a model's passes can be compiled for the CPU; nothing is compiled."""
     from treespec.models.passes.compiled_pass import missing_for_compiling
@@ -184,6 +201,7 @@ QUESTIONS: dict[str, Callable[[], Fact | list[Fact]]] = {
     "versions": versions,
     "processor": processor,
     "tree attention": attention,
+    "acceptance": acceptance,
     "compiled passes": compiler,
     "GPU": gpus,
     "memory": memory,

@@ -20,6 +20,7 @@ from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Target
 from treespec.step import Scores, Step
 from treespec.target import ModelTarget, make_target
+from treespec.verify.rule import Rule
 
 Spans = list[tuple[float, float]]
 """Beginning and end of each of several pieces of work, in seconds."""
@@ -158,13 +159,17 @@ def usual_steps(
     seed: int = 0,
     target: Callable[[Any], Target] = make_target,
     observer: StageTimer | None = None,
+    rule: Rule | None = None,
 ) -> Iterator[Step]:
-    """Decode a text with the usual law and rule; a shape of the root alone is plain decoding."""
+    """Decode a text with the usual law and rule; a shape of the root alone is plain decoding.
+
+    `rule`: another rule than the usual one.
+    """
     law = verify.usual_law(sampling)
     return decode(
         target(pair.target),
         make_drafter(pair.draft, shape, law, sampling),
-        verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
+        verify.verifier_for(rule or verify.usual_rule(law, sampling), pair.target),
         prompt,
         sampling=sampling,
         coins=TorchCoins(seed),
@@ -184,6 +189,7 @@ def timed_text(
     target: Callable[[Any], Target] = ModelTarget,
     stages: StageTimer | None = None,
     passes: Sequence[AbstractContextManager[None]] = (),
+    rule: Rule | None = None,
 ) -> TimedText:
     """Decode a text (`usual_steps`) and time it.
 
@@ -191,8 +197,9 @@ def timed_text(
     """
     wait = synchronizer(prompt.device)
     decoding = usual_steps(
-        pair, shape, sampling, prompt, new_tokens, seed=seed, target=target, observer=stages
-    )
+        pair, shape, sampling, prompt, new_tokens,
+        seed=seed, target=target, observer=stages, rule=rule,
+    )  # fmt: skip
     first = next(decoding).tokens
     later: list[tuple[int, ...]] = []
     with ExitStack() as timers:

@@ -142,6 +142,7 @@ def naming_options() -> Iterator[None]:
         yield
     except (ConfigError, *OF_MODELS) as error:
         message = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
+        message = re.sub(r"`models\.other_tokenizer: true`[^)]*\)`", "--other-tokenizer", message)
         message = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", message)
         keys = r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)"
         message = re.sub(keys, lambda key: f"--{key[1].replace('_', '-')}", message)

@@ -379,6 +379,7 @@ BAD = [
     ({name: GOOD[name].to(torch.float8_e5m2) for name in "qkv"}, "one dtype, one of float16, "),
     ({"impl": "spda"}, "impl = 'spda' is not known: .* 'reference', 'sdpa', 'two_pass', 'flex', "),
     ({"scale": math.inf}, "scale = inf, but it multiplies the scores: it must be finite"),
+    ({"scale": -1.0}, "scale = -1.0, but it .* not negative"),
     (
         {"sinks": torch.zeros(2)},
         r"sinks are torch.float32 \[2\], but must be .* each of the 4 query",

@@ -26,7 +26,7 @@ from attention_masks import (
 )
 from attention_masks.testing import assert_accurate, visible_by_walk
 from attention_masks.tree_attention import BufferedPass, Options
-from attention_masks.tree_attention.tiles import MIN_CHUNK, Tile, choices
+from attention_masks.tree_attention.tiles import FURTHER, MIN_CHUNK, Tile, choices
 
 module = importlib.import_module("attention_masks.tree_attention.triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -138,6 +138,17 @@ def test_every_tile_of_the_table(generation):
             given = {"tile_choice": tile, "split_count": splits, "in_place": in_place}
             out = run(q, k, v, tree_pass, **given)
             assert_accurate(out, q, k, v, visible_by_walk(TREE, 100))
+
+
+@interpreted
+@pytest.mark.parametrize("prefix_len", [127, 128, 300])
+def test_a_mask_of_fewer_keys_than_a_tile(prefix_len):
+    (further,) = FURTHER[9].values()
+    q, k, v = tensors(0, 1, 1, 3, 7, prefix_len + 7, 128, torch.float16)
+    for tile in further:
+        tree_pass = TreePass(topology(TREE), prefix_len)
+        out = run(q, k, v, tree_pass, tile_choice=tile, split_count=2)
+        assert_accurate(out, q, k, v, visible_by_walk(TREE, prefix_len))
 
 
 @interpreted

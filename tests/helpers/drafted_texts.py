@@ -11,6 +11,7 @@ WARM, COLD = Sampling(), Sampling(temperature=0.0)
 SHAPES = {
     "chain": TreeShape.chain(3),
     "expansion": TreeShape.expansion([3, 2, 1]),
+    "pairs": TreeShape.expansion([2, 2]),
     "random": TreeShape.from_parents([-1, 0, 0, 0, 1, 1, 2, 4, 4, 6]),
 }
 

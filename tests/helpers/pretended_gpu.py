@@ -2,8 +2,8 @@
 
 Everything is computed on the CPU with true values, so that code whose path depends on them can be followed.
 What a GPU would refuse is refused: operations on tensors of both devices (but for single numbers, and
-indices that are on the CPU), NumPy arrays of tensors that are there, and random numbers of a generator that
-is elsewhere.
+indices that are on the CPU), NumPy arrays and pinned copies of tensors that are there, and random numbers
+of a generator that is elsewhere.
 """
 
 from collections.abc import Iterable, Iterator
@@ -67,6 +67,10 @@ class PretendedGpu(TorchFunctionMode):
         if name in ("cpu", "tolist", "item"):
             result = func(*args, **kwargs)
             return _marked(result.clone(), False) if isinstance(result, Tensor) else result
+        if name == "pin_memory":  # which PyTorch refuses where there is no GPU
+            if there(args[0]):
+                raise RuntimeError("cannot pin a tensor of cuda:0")
+            return _marked(args[0].clone(), False)
         args, kwargs, asked = _without_device(args, kwargs)
         if name in ("to", "cuda", "_to_copy"):
             goes = there(args[0]) if asked is None else asked.type == "cuda"

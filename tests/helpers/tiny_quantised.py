@@ -49,6 +49,25 @@ class OneScale(nn.Linear):
         return super().forward((input / scale).round() * scale)
 
 
+class RowScales(nn.Linear):
+    """The same with a scale for each row."""
+
+    steps = 127
+
+    def forward(self, input: Tensor) -> Tensor:
+        scale = input.abs().amax(-1, keepdim=True).clamp_min(1e-9) / self.steps
+        return super().forward((input / scale).round() * scale)
+
+
+def with_row_scales(model: PreTrainedModel, steps: int) -> PreTrainedModel:
+    """The model with such layers only, which round to this many steps on each side of 0."""
+    for layer in model.modules():
+        if type(layer) is nn.Linear:
+            layer.__class__ = RowScales
+            layer.steps = steps
+    return model
+
+
 def with_one_scale(model: PreTrainedModel, layer: int = 1) -> PreTrainedModel:
     """The model with one such layer."""
     found: Any = model

@@ -223,8 +223,7 @@ def static_kind(
         return None
     if type(coins) is not TorchCoins or type(sampling) is not Sampling:
         return None
-    # The eta cut-off makes a tensor of a Python number, which a graph cannot do.
-    if sampling.processors is not None or sampling.eta_cutoff:
+    if sampling.processors is not None:
         return None
     if model.length + committed + shape.depth > model.max_length:
         return None

@@ -77,9 +77,9 @@ struct Single {
   using Row = float;
 
   template <int M>
-  static void block(const float* w, const float* x, float (*y)[BLOCK], int64_t K) {
+  static void block(const float* w, const float* x, float (*y)[BLOCK], int64_t K, int64_t stride) {
     Floats sums[M][PARTS] = {};
-    for (int64_t k = 0; k < K; k++, w += BLOCK) {
+    for (int64_t k = 0; k < K; k++, w += stride) {
       ask_ahead(w);
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
@@ -106,9 +106,9 @@ struct Brain {
   using Row = uint16_t;
 
   template <int M>
-  static void block(const uint16_t* w, const uint16_t* x, float (*y)[BLOCK], int64_t K) {
+  static void block(const uint16_t* w, const uint16_t* x, float (*y)[BLOCK], int64_t K, int64_t stride) {
     Floats sums[M][PARTS] = {};
-    for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
+    for (int64_t k = 0; k < K; k += 2, w += 2 * stride) {
       ask_ahead(w);
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
@@ -130,9 +130,9 @@ struct Brain {
   using Row = float;
 
   template <int M>
-  static void block(const uint16_t* w, const float* x, float (*y)[BLOCK], int64_t K) {
+  static void block(const uint16_t* w, const float* x, float (*y)[BLOCK], int64_t K, int64_t stride) {
     Floats sums[M][PARTS] = {};
-    for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
+    for (int64_t k = 0; k < K; k += 2, w += 2 * stride) {
       ask_ahead(w);
 #pragma GCC unroll 4
       for (int p = 0; p < PARTS; p += 2) {  // two vectors: more would not fit beside the sums
@@ -183,19 +183,22 @@ struct Brain {
 };
 
 template <typename T, int M>
-void some_rows(int m, const typename T::Number* w, const typename T::Row* x, int64_t K, float (*y)[BLOCK]) {
-  if (m == M) return T::template block<M>(w, x, y, K);
-  if constexpr (M > 1) some_rows<T, M - 1>(m, w, x, K, y);
+void some_rows(int m, const typename T::Number* w, const typename T::Row* x, int64_t K, float (*y)[BLOCK],
+               int64_t stride) {
+  if (m == M) return T::template block<M>(w, x, y, K, stride);
+  if constexpr (M > 1) some_rows<T, M - 1>(m, w, x, K, y, stride);
 }
 
-// Products of M contiguous rows with a block; calls take(row, its 32 sums) for each row.
+// Products of M contiguous rows with a block; calls take(row, its 32 sums) for each row. `stride`: numbers from one
+// input to the next; single numbers need no block.
 template <typename T, typename Take>
-void products(const typename T::Number* w, const typename T::Row* x, int64_t M, int64_t K, Take take) {
+void products(const typename T::Number* w, const typename T::Row* x, int64_t M, int64_t K, Take take,
+              int64_t stride = BLOCK) {
   const int64_t parts = (M + MOST - 1) / MOST;
   for (int64_t part = 0; part < parts; part++) {
     const int64_t first = M * part / parts, last = M * (part + 1) / parts;
     float sums[MOST][BLOCK];
-    some_rows<T, MOST>(int(last - first), w, x + first * K, K, sums);
+    some_rows<T, MOST>(int(last - first), w, x + first * K, K, sums, stride);
     for (int64_t m = first; m < last; m++) take(m, sums[m - first]);
   }
 }

@@ -1,10 +1,11 @@
 // Attention of few rows to many keys under one mask: the attention of a layer in a pass over the nodes of a tree.
 //
 // Query heads that share keys are rows of one product with them, so keys and values are read once. CHUNK keys at a
-// time are copied into blocks (blocks.hpp) and multiplied; their scores become weights, which multiply blocks of
-// their values. Sums of earlier chunks are rescaled when a larger score occurs. If the threads cannot be divided
-// evenly among the key heads, the keys of a head are read in parts, which are joined at the end. Sizes and dtypes
-// are not checked here: masked_attention.py checks them.
+// time are copied into blocks (blocks.hpp) and multiplied; their scores become weights, which multiply their values:
+// in float32 where these lie, since a copy for few rows takes longer than the product. Sums of earlier chunks are
+// rescaled when a larger score occurs. If the threads cannot be divided evenly among the key heads, the keys of a
+// head are read in parts, which are joined at the end. Sizes and dtypes are not checked here: masked_attention.py
+// checks them.
 
 #include <cmath>
 #include <limits>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr int64_t CHUNK = 128;       // keys: a multiple of BLOCK
 constexpr int64_t LEAST_PART = 256;  // keys of a part
-constexpr int64_t ROWS_AHEAD = 4096;  // bytes prefetched into the first-level cache
+constexpr int64_t ROWS_NEAR = 4096;  // bytes ahead that are prefetched into the first-level cache
 constexpr float LOWEST = std::numeric_limits<float>::lowest();
 
 // The nodes of a text's tree: what each row may attend to, computed where it is needed.
@@ -83,12 +84,19 @@ inline void exchange(Words (&rows)[LANES]) {
   if constexpr (HALF > 1) exchange<HALF / 2>(rows);
 }
 
+// Prefetch later keys or values, which lie behind these.
+template <typename T>
+inline void ask_rows_ahead(const T* from) {
+  __builtin_prefetch((const char*)from + FAR, 0, 2);
+  __builtin_prefetch((const char*)from + ROWS_NEAR);
+}
+
 // Transpose LANES rows of LANES words into columns of a block.
 inline void transposed(uint32_t* to, const uint32_t* from, int64_t stride) {
   Words rows[LANES];
 #pragma GCC unroll 16
   for (int64_t i = 0; i < LANES; i++) {
-    __builtin_prefetch((const char*)(from + i * stride) + ROWS_AHEAD);
+    ask_rows_ahead(from + i * stride);
     rows[i] = *reinterpret_cast<const Words*>(from + i * stride);
   }
   exchange<LANES / 2>(rows);
@@ -118,13 +126,9 @@ struct SingleChunk : Single {
 
   // `count` outputs of each key's value, in the order of `products`.
   static void value_block(float* to, const float* from, int64_t stride, int64_t keys, int64_t count) {
-    float padded[BLOCK] = {};
     for (int64_t k = 0; k < keys; k++, to += BLOCK) {
-      const float* value = from + k * stride;
-      __builtin_prefetch((const char*)value + ROWS_AHEAD);
-      __builtin_prefetch((const char*)value + ROWS_AHEAD + 64);
-      if (count < BLOCK) value = (const float*)std::memcpy(padded, value, 4 * count);
-      for (int64_t i = 0; i < BLOCK; i += LANES) save(to + i, load(value + i));
+      std::memcpy(to, from + k * stride, 4 * count);
+      std::memset(to + count, 0, 4 * (BLOCK - count));
     }
   }
 
@@ -142,8 +146,8 @@ struct BrainChunk : Brain {
     uint16_t padded[2][BLOCK] = {};
     for (int64_t k = 0; k < keys; k += 2, to += 2 * BLOCK) {
       const uint16_t *value = from + k * stride, *next = value + stride;
-      __builtin_prefetch((const char*)value + ROWS_AHEAD);
-      __builtin_prefetch((const char*)next + ROWS_AHEAD);
+      ask_rows_ahead(value);
+      ask_rows_ahead(next);
       if (count < BLOCK || k + 1 == keys) {
         std::memcpy(padded[0], value, 2 * count);
         if (k + 1 < keys)
@@ -241,11 +245,14 @@ void read_part(const Call& call, int64_t head, int64_t begin, int64_t end, Found
                             found.tops[m], found.totals[m]);
     for (int64_t d = 0; d < call.value_dim; d += BLOCK) {
       const Number* from = (const Number*)call.value + head * call.value_head + key * call.value_row + d;
-      T::value_block(block.data(), from, call.value_row, keys, std::min(BLOCK, call.value_dim - d));
-      products<T>(block.data(), weights.data(), rows, inputs, [&](int64_t m, const float* sums) {
+      const int64_t outputs = std::min(BLOCK, call.value_dim - d);
+      const bool in_place = T::PAIR == 1 && outputs == BLOCK;
+      if (!in_place) T::value_block(block.data(), from, call.value_row, keys, outputs);
+      const auto add = [&](int64_t m, const float* sums) {
         float* to = found.sums + m * wide + d;
         for (int64_t i = 0; i < BLOCK; i += LANES) save(to + i, load(to + i) * factors[m] + load(sums + i));
-      });
+      };
+      products<T>(in_place ? from : block.data(), weights.data(), rows, inputs, add, in_place ? call.value_row : BLOCK);
     }
   }
 }

@@ -34,7 +34,7 @@ from treespec.models.source import (
     find,
     read_config,
     read_model,
-    require_unquantised,
+    require_quantisable,
 )
 from treespec.models.transformers_model import TransformersModel
 from treespec.models.variants.enlarge import EnlargeTo
@@ -240,11 +240,12 @@ def load_pair(
         with about("draft"):
             require_decoder(draft_place, with_source)
             other = other_tokenizer_of(tokenizer, draft_place, other_tokenizer)
-        require_unquantised(draft_place, draft_quantised, "draft_quantised")
-    require_unquantised(target_place, quantised, "quantised")
+        require_quantisable(draft_place, draft_quantised, "draft_quantised", own_dtype)
+    require_quantisable(target_place, quantised, "quantised", weights_dtype)
     if quantised is not None and enlarge is not None:
         raise CannotEnlarge(
-            f"quantised={quantised!r}: enlarge={enlarge!r} is not for quantised weights"
+            f"quantised={quantised!r} with enlarge={enlarge!r}: quantised weights cannot be enlarged, so "
+            "leave one of the two out"
         )
     with about("target"):
         target_weights = read_model(target_place, weights_dtype, torch_device, spread, quantised)
@@ -308,7 +309,7 @@ def with_drafts(
             place = find(draft_source(name))
             require_decoder(place, pair.target.needs_source)
             other = other_tokenizer_of(pair.tokenizer, place, other_tokenizer)
-        require_unquantised(place, quantised, "draft_quantised")
+        require_quantisable(place, quantised, "draft_quantised", weights_dtype)
         with about("draft"):
             weights = read_model(place, weights_dtype, pair.target.device, quantised=quantised)
             model = _probed(place, weights, attention, None if other else pair.target.vocab_size)

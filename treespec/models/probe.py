@@ -18,11 +18,12 @@ once, when it is wrapped, with a prompt of 3 tokens and a bushy tree of 8 nodes 
    those of the first tree, within the same bounds.
 
 Before that, each layer is examined in a pass over 4 tokens (`models.separate_rows`): a model in which one
-row depends on others is refused, such as one whose activations are quantised with one scale for all rows;
-and a model that rounds activations to 8 bits is judged by the bounds of bfloat16.
+row depends on others is refused, such as one whose activations are quantised with one scale for all rows.
+In models with quantised products, the rounding of activations makes an error by itself. It is measured, by
+the truth computed in another way, and allowed where it exceeds `TOLERANCE`.
 
-Five forward passes over at most 55 tokens. An encoder-decoder does all this behind a source of 5 tokens,
-and by the second route only: its own attention under our mask.
+Five forward passes over at most 55 tokens, and one more for quantised models. An encoder-decoder does all
+this behind a source of 5 tokens, and by the second route only: its own attention under our mask.
 """
 
 from dataclasses import dataclass
@@ -38,10 +39,11 @@ from attention_masks.tree_attention.triton import available
 from treespec.errors import TreespecError, Unavailable, UnsupportedModel, said
 from treespec.models.cache import LayerShape
 from treespec.models.encoder_decoder import encoded, usual_runner
+from treespec.models.logit_errors import errors, of_its_tokens
 from treespec.models.recorder import NOT_ASKED, Recorder
 from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
 from treespec.models.runner import TreeRunner
-from treespec.models.separate_rows import examined
+from treespec.models.separate_rows import examine, recomputed
 from treespec.models.support import (
     context_length,
     embedding_count,
@@ -135,8 +137,8 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
         raise UnsupportedModel(
             f"{model_type} model: it returns NaN or infinite logits; check its weights"
         )
-    effect = float(_error(ignoring_tree, truth).max())
-    tolerance = _tolerance(model, tokens)
+    effect = _error(model, ignoring_tree, truth)
+    tolerance = _tolerance(model, tokens, truth)
     reasons: list[str] = []
     last: Exception | None = None
     for route in routes:
@@ -152,7 +154,7 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
                 runner.source = encoded(model, tokens[:SOURCE])
             _try_prompt(runner, tokens[:PREFIX])
             logits = runner.run(tokens[PREFIX:], PARENTS).logits
-            error = float(_error(logits, truth).max())
+            error = _error(model, logits, truth)
             _judge(error, effect, model.dtype, tolerance)
             _require_same_rows(runner, tokens, logits, min(tolerance, effect / 4))
             layout = runner.cache.layout
@@ -228,22 +230,20 @@ def _plain_logits(model: PreTrainedModel, tokens: Tensor, ids: Tensor) -> Float[
     return model(input_ids=sources, decoder_input_ids=ids, use_cache=False).logits
 
 
-def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
-    """Distance between centred rows, relative to the norm of the true row."""
-    centred = truth.double() - truth.double().mean(-1, keepdim=True)
-    difference = logits.double() - truth.double()
-    difference = difference - difference.mean(-1, keepdim=True)
-    return difference.norm(dim=-1) / centred.norm(dim=-1).clamp_min(1e-30)
+def _error(
+    model: PreTrainedModel, found: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]
+) -> float:
+    """The largest error of a row, over the tokens that the model has rows for."""
+    return float(errors(of_its_tokens(model, found), of_its_tokens(model, truth)).max())
 
 
-def _tolerance(model: PreTrainedModel, tokens: Tensor) -> float:
-    """The largest error that rounding explains, by the model's dtype and by how its layers round.
+def _tolerance(model: PreTrainedModel, tokens: Tensor, truth: Float[Tensor, "N V"]) -> float:
+    """The largest error that rounding explains: by the model's dtype, and measured if it is quantised.
 
     Raises:
-        UnsupportedModel: if a layer computes a row from other rows too.
+        UnsupportedModel: if a layer computes a row from other rows too, or may.
     """
-    with examined(model) as layers:
-        _plain_logits(model, tokens, tokens[None, : PREFIX + 1])
+    layers = examine(model, lambda: _plain_logits(model, tokens, tokens[None, : PREFIX + 1]))
     if layers.mixing is not None:
         raise UnsupportedModel(
             f"{model.config.model_type} model: its layer {layers.mixing} computes a row from other rows of "
@@ -251,9 +251,18 @@ def _tolerance(model: PreTrainedModel, tokens: Tensor) -> float:
             "of a node would depend on its siblings: quantise activations with a scale for each row (with "
             "bitsandbytes also llm_int8_threshold: 0), or weights only"
         )
-    coarse = TOLERANCE[torch.bfloat16]
-    tolerance = TOLERANCE.get(model.dtype, coarse)
-    return tolerance if layers.step <= tolerance else coarse
+    if layers.unexamined is not None:
+        raise UnsupportedModel(
+            f"{model.config.model_type} model: its layer {layers.unexamined} has quantised weights, and "
+            "whether it computes each row of a pass by itself cannot be tested: load it without "
+            "quantisation, or leave this layer out of it"
+        )
+    tolerance = TOLERANCE.get(model.dtype, TOLERANCE[torch.bfloat16])
+    if not layers.products:
+        return tolerance
+    with recomputed(model):
+        otherwise, _ = _truth(model, tokens)
+    return max(tolerance, _error(model, otherwise, truth))
 
 
 def _require_same_rows(
@@ -263,7 +272,7 @@ def _require_same_rows(
     nodes = tokens[PREFIX:].flip(0)[: len(OTHER_PARENTS)].clone()
     others, same = [*SHARED], [*SHARED.values()]
     nodes[others] = tokens[PREFIX:][same]
-    error = float(_error(runner.run(nodes, OTHER_PARENTS).logits[others], logits[same]).max())
+    error = _error(runner.model, runner.run(nodes, OTHER_PARENTS).logits[others], logits[same])
     if not error <= bound:
         raise UnsupportedModel(
             f"the logits of a node differ by {error:.2g} of their norm between two trees in which its path "

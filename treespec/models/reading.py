@@ -74,7 +74,8 @@ class Files:
             return str(error)
         return None
 
-    def _require_weights(self) -> None:
+    def shards(self) -> list[Path]:
+        """The safetensors files of the weights; none if they are stored otherwise, or are not here."""
         weights, index = self.path(WEIGHTS), self.path(INDEX)
         files = [] if weights is None else [weights]
         if weights is None and index is not None:
@@ -83,6 +84,10 @@ class Files:
                 if shard is None:
                     raise Unreadable(f"{index} names the file {file!r}, which does not exist")
                 files.append(shard)
+        return files
+
+    def _require_weights(self) -> None:
+        files = self.shards()
         for file in files:
             try:
                 with open_file(file, None), safe_open(file, "pt"):

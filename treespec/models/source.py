@@ -35,6 +35,7 @@ from treespec.models.known_models import KNOWN, folder_of
 from treespec.models.quantised import settings_of, without_bars
 from treespec.models.reading import PICKLES, Files, reading
 from treespec.models.support import context_length
+from treespec.models.weights_fit import require_room
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
@@ -153,6 +154,10 @@ def read_model(
     `device`. `quantised`: how weights are quantised (`models.quantised.KINDS`).
     """
     config = read_config(place)
+    if device is not None and device.type == "cuda" and not spread:
+        as_stored = dtype == "auto" or _stated_quantisation(config) is not None
+        with reading(place.shown, "weights"):
+            require_room(place.shown, None if as_stored else dtype, device, quantised)
     settings: dict[str, Any] = {}
     if quantised is not None:
         settings = {"quantization_config": settings_of(quantised)}
@@ -185,20 +190,28 @@ def read_model(
     return model.eval().requires_grad_(False)
 
 
-def require_unquantised(place: Place, quantised: str | None, key: str) -> None:
-    """Refuse to quantise weights that are quantised already.
+def require_quantisable(
+    place: Place, quantised: str | None, key: str, dtype: torch.dtype | str
+) -> None:
+    """Refuse to quantise weights that are quantised already, or in a dtype in which no package does.
 
     `key`: the key that asks for it, for the message.
 
     Raises:
-        LoadError: if they are.
+        LoadError: if they cannot be quantised.
     """
     if quantised is None:
         return
-    if place.gguf is not None or _stated_quantisation(read_config(place)):
+    config = read_config(place)
+    if place.gguf is not None or _stated_quantisation(config):
         raise LoadError(
             f"{key}={quantised!r}: the weights of {place.shown!r} are quantised already"
             + (": leave the key out" if place.gguf is None else ", in a GGUF file: give a folder")
+        )
+    if (config.dtype if dtype == "auto" else dtype) == torch.float64:
+        raise LoadError(
+            f"{key}={quantised!r} is not for weights in float64, the dtype of {place.shown!r} here: choose "
+            "float32, bfloat16 or float16, or leave the key out"
         )
 
 

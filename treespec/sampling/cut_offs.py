@@ -35,7 +35,7 @@ def eta(logits: Float[Tensor, "*rows V"], least: float) -> Float[Tensor, "*rows 
     logs = logits - logits.logsumexp(-1, keepdim=True)
     probs = logs.softmax(-1)
     entropy = -(logs.clamp_min(torch.finfo(logs.dtype).min) * probs).sum(-1, keepdim=True)
-    bound = torch.tensor(least, device=logits.device)
+    bound = torch.full((), least, device=logits.device)  # filled there: a copy would be waited for
     bound = torch.minimum(bound, bound.sqrt() * (-entropy).exp())
     return _without_rare(logits, logits.softmax(-1) < bound)
 

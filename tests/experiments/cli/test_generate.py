@@ -2,10 +2,13 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from transformers import GenerationConfig
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import treespec
@@ -14,6 +17,7 @@ from treespec.experiments.cli import generate as module
 from treespec.experiments.cli.main import app
 from treespec.experiments.run import one_text
 from treespec.experiments.run.one_text import decode_one, one_text_config
+from treespec.models import quantised
 
 FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
 PROMPT = "def walk(tree):\n    for"
@@ -59,6 +63,38 @@ def test_prompts_from_elsewhere(call, tmp_path):
     given = call(PROMPT, "--tokens", 6).stdout
     assert call("--file", "prompt.txt", "--tokens", 6).stdout == given
     assert call("-", "--tokens", 6, stdin=PROMPT).stdout == given
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--quantised", "int3", "error: --quantised = 'int3': must be 'int8-weight-only'"),
+        (
+            "--draft-quantised",
+            "bitsandbytes-nf4",
+            "error: --draft-quantised='bitsandbytes-nf4' needs",
+        ),
+        ("--draft-dtype", "float8", "error: --draft-dtype = 'float8': must be"),
+    ],
+)
+def test_errors_name_options_of_the_models(call, monkeypatch, option, value, says):
+    monkeypatch.setattr(quantised, "find_spec", lambda name: None)
+    done = call(PROMPT, option, value)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(says)
+
+
+def test_precisions_and_tokenizers_of_the_models(call, tiny_pair, tmp_path):
+    assert call(PROMPT, "--tokens", 6, "--draft-dtype", "bfloat16").exit_code == 0
+    letters = Tokenizer(WordLevel({"[UNK]": 0, "a": 1, "e": 2, "t": 3}, unk_token="[UNK]"))
+    shutil.copytree(tiny_pair / "draft", tmp_path / "draft")
+    PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="[UNK]").save_pretrained("draft")
+    models = ("--target", tiny_pair / "target", "--draft", "draft")
+    words = ["generate", PROMPT, "--tokens", "6", *map(str, models)]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2
+    assert "another one (--other-tokenizer)" in refused.stderr
+    assert CliRunner().invoke(app, [*words, "--other-tokenizer"]).exit_code == 0
 
 
 def test_as_data(call):

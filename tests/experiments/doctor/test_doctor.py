@@ -37,7 +37,8 @@ def test_quick_look_as_json(monkeypatch):
     done = CliRunner().invoke(app, ["doctor", "--quick", "--json"])
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
-    assert list(data) == ["version", "ok", "facts", "tests", "speeds", "said"]
+    assert list(data) == ["version", "ok", "facts", "tests", "speeds", "said", "seconds"]
+    assert data["seconds"] > 0
     found = {fact["name"]: fact for fact in data["facts"]}
     assert {
         "Python", "treespec", "torch", "vectors", "threads", "transformers", "triton",
@@ -52,6 +53,15 @@ def test_quick_look_as_json(monkeypatch):
     assert [test["name"] for test in data["tests"]] == ["the embedded pair loads"]
     assert data["ok"] is True
     assert "unexpected" not in done.stdout
+
+
+def test_rules_that_a_gpu_leaves_to_the_host(monkeypatch):
+    assert facts.acceptance() == [] or torch.cuda.is_available()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    (fact,) = facts.acceptance()
+    assert "rrsw" in fact.value
+    assert "kseq" not in fact.value
+    assert "kseq" in fact.advice
 
 
 def test_all_questions_are_asked_even_if_one_fails(monkeypatch):
@@ -141,6 +151,22 @@ def test_nothing_is_compiled_for_a_gpu_before_attention_is_compared():
     """It may take longer than all other tests together, which have a minute on a GPU."""
     assert self_test.compared_on("cuda") == ["sdpa", "two_pass", "triton"]
     assert self_test.compared_on("cpu") == ["sdpa", "two_pass", "flex", "triton"]
+
+
+@pytest.mark.parametrize(("last_start", "begun"), [(1e9, 8), (0.0, 0)])
+def test_a_slow_machine_with_a_gpu_leaves_tests_out(monkeypatch, last_start, begun):
+    gpu = {"GPU": lambda: Fact("GPU 0", Status.OK, "pretended")}
+    monkeypatch.setattr(facts, "QUESTIONS", gpu)
+    monkeypatch.setattr(checkup, "QUESTIONS", gpu)
+    monkeypatch.setattr(self_test, "pair_test", lambda: (GOOD, object()))
+    monkeypatch.setattr(checkup, "LAST_START_S", last_start)
+    tried = []
+    monkeypatch.setattr(checkup, "attempt", lambda name, test: tried.append(name) or GOOD)
+    found = checkup.examine()
+    assert len(tried) == begun
+    assert ("Left out" in " ".join(found.said)) == (begun == 0)
+    assert found.ok
+    assert "This took 0 s." in text(found)
 
 
 # -- times --------------------------------------------------------------------------------------

@@ -63,6 +63,8 @@ def texts(model, shape, law, sampling, seed, wrapped=lambda propose: propose()):
         ("random", Law.WITHOUT_REPLACEMENT, Sampling(0.7, top_p=0.9)),
         ("random", Law.WITHOUT_REPLACEMENT, COLD),
         ("random", Law.TOP_THEN_SAMPLE, WARM),
+        ("random", Law.TOP_THEN_SAMPLE, Sampling(0.7, top_k=20, min_p=0.01)),
+        ("pairs", Law.HUB, Sampling(eta_cutoff=0.01)),
     ],
 )
 def test_ids_rows_and_coins_are_those_of_levels(name, law, sampling, make_model):
@@ -167,7 +169,6 @@ def test_what_is_left_to_levels(make_model):
     for place, other in (
         (0, model.fresh(runner=type(make_model().runner))),
         (0, SomeTokens(model, torch.arange(96), 96)),
-        (3, Sampling(eta_cutoff=0.1)),
         (4, Own(0)),
         (5, 2100),
     ):

@@ -9,7 +9,6 @@ import torch
 from tiny_gguf import write_gguf
 from tiny_models import build, perturbed
 from tiny_quantised import with_one_scale, write_compressed
-from torch import nn
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft.model import ModelDrafter
@@ -18,9 +17,9 @@ from treespec.models import probe, quantised
 from treespec.models.load import load_pair
 from treespec.models.passes.choosing_passes import choose_passes
 from treespec.models.quantised import is_small, quantisation_of, require_quantisation, stored_bytes
-from treespec.models.separate_rows import examined
-from treespec.models.source import find, read_config, read_model, require_unquantised
+from treespec.models.source import find, read_config, read_model, require_quantisable
 from treespec.models.transformers_model import TransformersModel
+from treespec.models.variants.enlarge import enlarge
 from treespec.target.model_target import ModelTarget
 from treespec.verify import rrsw
 
@@ -95,8 +94,8 @@ def test_compressed_checkpoints_are_read_and_unpacked(
     activations: str, compressed: Any, generated: Generated, decoded: Decoded
 ) -> None:
     target = TransformersModel(compressed(activations))
-    coarse = activations != "weights only"
-    assert target.finding.tolerance == probe.TOLERANCE[torch.bfloat16 if coarse else torch.float32]
+    exact = probe.TOLERANCE[torch.float32]
+    assert (target.finding.tolerance == exact) == (activations == "weights only")
     draft = TransformersModel(perturbed(build("llama"), 0.1))
     expected = generated(target, 40)
     tokens, accepted = decoded(target, draft, SHAPE, 40)
@@ -126,22 +125,6 @@ def test_rows_that_depend_on_siblings_are_refused() -> None:
     probe._require_same_rows(runner, tokens, logits, finding.tolerance)
     with pytest.raises(UnsupportedModel, match=r"between two trees.*depend on its siblings"):
         probe._require_same_rows(runner, tokens, logits.roll(1, -1), finding.tolerance)
-
-
-def test_layers_are_examined() -> None:
-    """Exact layers change nothing and are linear; a coarse one is found."""
-
-    class Coarse(nn.Linear):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            scale = input.abs().amax(-1, keepdim=True).clamp_min(1e-9) / 127
-            return super().forward((input / scale).round() * scale)
-
-    rows = torch.randn(1, 4, 16, generator=torch.Generator().manual_seed(0))
-    for layer, least, most in ((nn.LayerNorm(16), 0, 0), (Coarse(16, 8), 1e-3, 0.1)):
-        with torch.no_grad(), examined(nn.Sequential(layer)) as found:
-            layer(rows)
-        assert found.mixing is None
-        assert least <= found.step <= most
 
 
 def test_bytes_and_fingerprints_are_those_of_the_stored_weights(read: Any) -> None:
@@ -193,12 +176,22 @@ def test_what_is_not_available_is_refused_in_one_sentence(
         load_pair("embedded", draft_quantised="bitsandbytes-nf4")
     write_gguf(tmp_path / "x.gguf")
     with pytest.raises(LoadError, match="quantised already, in a GGUF file: give a folder"):
-        require_unquantised(find(tmp_path / "x.gguf"), "int8-dynamic", "quantised")
+        require_quantisable(find(tmp_path / "x.gguf"), "int8-dynamic", "quantised", "auto")
     compressed("weights only")
     with pytest.raises(LoadError, match=r"draft_quantised=.*quantised already: leave the key out"):
-        require_unquantised(find(tmp_path / "compressed"), "int8-dynamic", "draft_quantised")
-    with pytest.raises(CannotEnlarge, match="not for quantised weights"):
+        require_quantisable(
+            find(tmp_path / "compressed"), "int8-dynamic", "draft_quantised", "float32"
+        )
+    with pytest.raises(
+        CannotEnlarge, match=r"^quantised='int8-dynamic' with enlarge='20M'.*leave one"
+    ):
         load_pair("embedded", quantised="int8-dynamic", enlarge="20M")
+    with pytest.raises(
+        LoadError, match=r"^quantised='int8-dynamic' is not for weights in float64.*floa"
+    ):
+        load_pair("embedded", quantised="int8-dynamic", dtype="float64", draft_dtype="float32")
+    with pytest.raises(LoadError, match=r"^draft_quantised=.*float64, the dtype of .*draft'"):
+        load_pair("embedded", draft_quantised="int8-dynamic", draft_dtype="float64")
     from transformers.quantizers import quantizer_compressed_tensors as reader
 
     monkeypatch.setattr(reader, "is_compressed_tensors_available", lambda: False)
@@ -206,7 +199,7 @@ def test_what_is_not_available_is_refused_in_one_sentence(
         read_config(find(tmp_path / "compressed"))
 
 
-def test_a_quantised_target_cannot_be_enlarged() -> None:
-    pytest.importorskip("torchao")
+def test_weights_that_are_stored_quantised_cannot_be_enlarged(read: Any) -> None:
+    target, _ = read("int8-weight-only")
     with pytest.raises(UnsupportedModel, match="load it without quantisation"):
-        load_pair("embedded", "none", quantised="int8-weight-only", enlarge="20M")
+        enlarge(target.model, "20M")

@@ -23,13 +23,13 @@ def _random_tree(rule, generator, vocab, size, device="cpu"):
     def below(n):
         return int(torch.randint(n, (), generator=generator))
 
-    shape = TreeShape(
-        tuple(
-            node - 1 if rule is verify.chain else below(node) if node else -1
-            for node in range(size)
-        )
-    )
-    covered = sorted(rule.laws & {Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC}, key=str)
+    parents, most = [-1], 2 if rule.laws == {Law.HUB} else size
+    for node in range(1, size):
+        free = [parent for parent in range(node) if parents.count(parent) < most]
+        parents.append(node - 1 if rule is verify.chain else free[below(len(free))])
+    shape = TreeShape(tuple(parents))
+    usual = rule.laws & {Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC}
+    covered = sorted(usual or rule.laws, key=str)
     laws = [covered[below(len(covered))] for _ in range(size)]
     logits = 2 * torch.randn(size, vocab, generator=generator)
     noise = torch.randn(len(shape.internal), vocab, generator=generator)

@@ -18,7 +18,7 @@ def test_ahead_of_time(tmp_path):
     env = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, __file__], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert len(done.stdout.splitlines()) == 1 + 8, done.stdout
+    assert len(done.stdout.splitlines()) == 1 + 12, done.stdout
 
 
 def compile_ahead_of_time():
@@ -33,16 +33,20 @@ def compile_ahead_of_time():
     numbers = dict.fromkeys(("size", "vocab", "row_stride", "draft_stride", "limit"), "i32")
     aligned = {"rows", "draft_probs", *pointers, "vocab", "row_stride", "draft_stride"}
     made = []
+    simple = "GREEDY", "NAIVE", "RRS", "ONEHOT", "RRSW", "MULTIDRAFT", "HUB"
     for rule, rows, dtype, arch in (
-        *((rule, "LOGITS", "bf16", 90) for rule in ("GREEDY", "NAIVE", "RRS", "ONEHOT", "RRSW")),
+        *((rule, "LOGITS", "bf16", 90) for rule in simple),
         # RRSW needs the most registers of all rules, so spills would begin here.
         ("RRSW", "LOGITS", "bf16", 100),
         ("RRSW", "ARGMAX", "fp16", 80),
         ("RRSW", "PROBS", "fp32", 80),
+        ("HUB", "LOGITS", "bf16", 80),
+        ("MULTIDRAFT", "LOGITS", "bf16", 100),
     ):
         signature = {"rows": f"*{dtype}", "draft_probs": "*fp32", **pointers, "scratch": "*fp32"}
         signature |= numbers | {"temperature": "fp32"}
         constants = {
+            "LENIENCE": 0.5 if rule == "RRS" else 1.0,
             "RULE": getattr(fused_kernel, rule).value,
             "ROWS": getattr(fused_kernel, rows).value,
             "WIDE": tl.float32,

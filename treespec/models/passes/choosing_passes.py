@@ -2,8 +2,9 @@
 
 A compiled pass is tested like the model itself (`probe`): a short prompt with the probe's tree, once as a
 whole, once level by level as drafters run it, and the root alone; then a tree of 64 nodes after a prompt
-longer than the model's window, in a cache that has grown. All logits must match those of ordinary passes
-within the probe's tolerance, and ignoring the tree must change them visibly.
+longer than the model's window, in a cache that has grown. All logits (of a head with a vocabulary of its
+own, those of its tokens) must match those of ordinary passes within the probe's tolerance, and ignoring the
+tree must change them visibly.
 """
 
 import logging
@@ -12,9 +13,11 @@ from functools import partial
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from treespec.errors import InvalidArgument, TreespecError, Unavailable, UnsupportedModel, in_words
 from treespec.models.encoder_decoder import usual_runner
+from treespec.models.logit_errors import errors, of_its_tokens
 from treespec.models.pass_kinds import PASSES, Passes
 from treespec.models.passes.code_on_disk import is_on_disk, note_on_disk
 from treespec.models.passes.compiled_pass import CompiledPass
@@ -152,6 +155,7 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
 
 def _require_same(model: TransformersModel, compiled: TransformersModel) -> None:
     """Check that compiled passes give the logits of ordinary ones."""
+    net = model.model
     tokens = torch.arange(1, TOKENS + 1, device=model.device) * 7 % model.vocab_size
     prompt, nodes = tokens[:PREFIX], tokens[PREFIX:]
     ordinary = model.fresh()
@@ -159,7 +163,7 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     expected = ordinary.run(nodes, PARENTS).logits
     chain = tuple(range(-1, len(PARENTS) - 1))
     ordinary.prefill(prompt)
-    effect = float(_error(ordinary.run(nodes, chain).logits, expected).max())
+    effect = _error(net, ordinary.run(nodes, chain).logits, expected)
     compiled.prefill(prompt)
     outputs = [compiled.run(nodes, PARENTS).logits]
     compiled.prefill(prompt)
@@ -170,9 +174,12 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     )
     compiled.prefill(prompt[:1])
     ordinary.prefill(prompt[:1])
-    error = max(float(_error(logits, expected).max()) for logits in outputs)
-    alone = _error(compiled.run(nodes[:1], (-1,)).logits, ordinary.run(nodes[:1], (-1,)).logits)
-    error = max(error, float(alone.max()), _error_behind_text(ordinary, compiled))
+    found, truth = (each.run(nodes[:1], (-1,)).logits for each in (compiled, ordinary))
+    error = max(
+        *(_error(net, logits, expected) for logits in outputs),
+        _error(net, found, truth),
+        _error_behind_text(ordinary, compiled),
+    )
     tolerance = model.finding.tolerance
     if not error <= min(tolerance, effect / 4):
         raise UnsupportedModel(
@@ -194,10 +201,9 @@ def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel)
     for model in (ordinary, compiled):
         model.prefill(tokens[:rows])
         outputs.append(model.run(tokens[rows:], LARGE_TREE).logits)
-    return float(_error(outputs[1], outputs[0]).max())
+    return _error(ordinary.model, outputs[1], outputs[0])
 
 
-def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
-    """Distance between centred rows, relative to the norm of the true row."""
-    truth, logits = (x.double() - x.double().mean(-1, keepdim=True) for x in (truth, logits))
-    return (logits - truth).norm(dim=-1) / truth.norm(dim=-1).clamp_min(1e-30)
+def _error(net: PreTrainedModel, found: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> float:
+    """The largest error of a row, over the tokens that the model has rows for."""
+    return float(errors(of_its_tokens(net, found), of_its_tokens(net, truth)).max())

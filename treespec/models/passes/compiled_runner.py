@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from treespec.errors import TreespecError, UnsupportedModel, in_words
 from treespec.features import Features
 from treespec.models.cache import LayerShape
+from treespec.models.logit_errors import of_its_tokens
 from treespec.models.passes.compiled_pass import CompiledPass, Pass
 from treespec.models.passes.given_states import room_for_states, states_or_stand_ins
 from treespec.models.passes.joined_pass import places_of
@@ -169,7 +170,10 @@ class CompiledRunner(TreeRunner):
             for begin, end in ranges:
                 nodes = tokens[PREFIX + begin : PREFIX + end], PARENTS[:end], begin
                 expected, found = (runner.run(*nodes) for runner in (ordinary, compiled))
-                errors.append(_distance(found.logits, expected.logits))
+                truth, logits = (
+                    of_its_tokens(self.model, scores.logits) for scores in (expected, found)
+                )
+                errors.append(_distance(logits, truth))
                 errors.append(_distance(found.features, expected.features))
         tolerance = TOLERANCE.get(self.model.dtype, TOLERANCE[torch.bfloat16])
         if not all(error <= tolerance for error in errors):

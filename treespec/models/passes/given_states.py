@@ -33,15 +33,6 @@ def states_or_stand_ins(model: Any, states: Tensor | None, tokens: Tensor) -> Te
     return model.states_of(tokens) if states is None else states
 
 
-def of_its_tokens(model: PreTrainedModel, logits: Float[Tensor, "T V"]) -> Float[Tensor, "T v"]:
-    """The logits of the tokens that a model has rows for, by which its passes are compared.
-
-    Beside them a head with a vocabulary of its own has the lowest number, next to which no error shows.
-    """
-    kept: Any = getattr(model, "kept", None)
-    return logits if kept is None else logits[:, kept]
-
-
 @no_type_check  # a compiler traces it
 def first_states(room: Tensor, count: int) -> Tensor:
     """The states of a pass over `count` nodes, `[1, count, W]`."""

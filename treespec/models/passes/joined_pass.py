@@ -19,6 +19,7 @@ from treespec.kernels.masked_attention import can_attend
 from treespec.models.cache import LayerShape, TreeCache, cache_argument
 from treespec.models.hidden_states import HiddenStates
 from treespec.models.joined_cache import Unstored
+from treespec.models.logit_errors import errors, of_its_tokens
 from treespec.models.passes.direct_call import DirectCall
 from treespec.models.passes.given_states import (
     first_states,
@@ -119,8 +120,8 @@ class JoinedPass:
             found = self([(r.cache, places_of(r.cache), nodes) for r, _ in parts])
             for i, right in enumerate((expected[0].logits, expected[1].logits)):
                 rows = slice(i * (end - begin), (i + 1) * (end - begin))
-                error = (found[0][rows].double() - right.double()).norm(dim=-1)
-                if not bool((error <= tolerance * right.double().norm(dim=-1)).all()):
+                mine, theirs = (of_its_tokens(model, x) for x in (found[0][rows], right))
+                if not float(errors(mine, theirs).max()) <= tolerance:
                     raise UnsupportedModel("their compiled pass differs from an ordinary one")
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from treespec.errors import UnsupportedModel, in_words
+from treespec.models.logit_errors import errors, of_its_tokens
 from treespec.models.passes.compiled_layers import CompiledLayers
-from treespec.models.passes.given_states import of_its_tokens
 from treespec.models.passes.static_pass import StaticRunner
-from treespec.models.passes.static_trial import PARENTS, PARTS, PREFIX, distance
+from treespec.models.passes.static_trial import PARENTS, PARTS, PREFIX
 from treespec.models.probe import TOLERANCE
 from treespec.models.transformers_model import TransformersModel
 
@@ -73,7 +73,7 @@ def require_compiled(model: TransformersModel) -> CompiledLayers:
         raise UnsupportedModel(f"layers of {model_type} models: {why}") from problem
     if not layers.compilations:
         raise UnsupportedModel("the compiler of PyTorch is switched off")
-    error = distance(found, expected)
+    error = float(errors(found, expected).max())
     tolerance = TOLERANCE.get(model.model.dtype, TOLERANCE[torch.bfloat16])
     if not error <= tolerance:
         raise UnsupportedModel(
@@ -88,10 +88,10 @@ def _logits(model: TransformersModel) -> Float[Tensor, "N V"]:
     tokens = torch.arange(1, PREFIX + len(PARENTS) + 1, device=model.device) % model.vocab_size
     prompt, nodes = tokens[:PREFIX], tokens[PREFIX:]
     model.prefill(prompt)
-    logits = [model.run(nodes, PARENTS).logits.double()]
+    logits = [model.run(nodes, PARENTS).logits]
     model.prefill(prompt)
     for first, end in PARTS:
-        logits.append(model.run(nodes[first:end], PARENTS[:end], first).logits.double())
+        logits.append(model.run(nodes[first:end], PARENTS[:end], first).logits)
     return of_its_tokens(model.model, torch.cat(logits))
 
 

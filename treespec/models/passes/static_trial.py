@@ -21,15 +21,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from attention_masks.tree_attention.triton import available
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.models.cache import LayerShape
-from treespec.models.passes.given_states import of_its_tokens, state_width
+from treespec.models.logit_errors import errors, of_its_tokens
+from treespec.models.passes.given_states import state_width
 from treespec.models.passes.static_joined import StaticTogether
 from treespec.models.passes.static_pass import StaticRunner
 from treespec.models.probe import TOLERANCE
@@ -101,8 +100,8 @@ def _error(model: TransformersModel) -> float:
             states = net.states_of(tokens[PREFIX:])
     ordinary.prefill(tokens[:PREFIX])
     static.prefill(tokens[:PREFIX])
-    expected = ordinary.run(tokens[PREFIX:], PARENTS, 0, states).logits.double()
-    in_one_pass = static.run(tokens[PREFIX:], PARENTS, 0, states).logits.double()
+    expected = ordinary.run(tokens[PREFIX:], PARENTS, 0, states).logits
+    in_one_pass = static.run(tokens[PREFIX:], PARENTS, 0, states).logits
     with NoHostReads(), _no_synchronisation(model.device):
         static.run(tokens[PREFIX:], PARENTS, 0, states)
     static.prefill(tokens[:PREFIX])
@@ -110,14 +109,14 @@ def _error(model: TransformersModel) -> float:
     for first, end in PARTS:
         nodes = tokens[PREFIX + first : PREFIX + end]
         part = None if states is None else states[first:end]
-        in_parts.append(static.run(nodes, PARENTS[:end], first, part).logits.double())
+        in_parts.append(static.run(nodes, PARENTS[:end], first, part).logits)
         with NoHostReads(), _no_synchronisation(model.device):
             static.run(nodes, PARENTS[:end], first, part)
     expected, *found = (
         of_its_tokens(model.model, logits)
         for logits in (expected, in_one_pass, torch.cat(in_parts))
     )
-    return max(distance(logits, expected) for logits in found)
+    return max(float(errors(logits, expected).max()) for logits in found)
 
 
 def require_joined(
@@ -141,7 +140,7 @@ def require_joined(
     together = StaticTogether(model, layout)
     ordinary = [TreeRunner(model, route, layout) for _ in range(2)]
     static = [StaticRunner(model, route, layout, together) for _ in range(2)]
-    errors = []
+    largest = []
     try:
         for i, runners in enumerate(zip(ordinary, static, strict=True)):
             for runner in runners:
@@ -154,7 +153,7 @@ def require_joined(
             expected = ordinary[0].run_together([*zip(ordinary, nodes, strict=True)])
             found = static[0].run_together([*zip(static, nodes, strict=True)])
             for mine, right in zip(found, expected, strict=True):
-                errors.append(distance(mine.logits.double(), right.logits.double()))
+                largest.append(float(errors(mine.logits, right.logits).max()))
             with NoHostReads(), _no_synchronisation(model.device):
                 static[0].run_together([*zip(static, nodes, strict=True)])
     except torch.OutOfMemoryError:
@@ -163,17 +162,11 @@ def require_joined(
         why = in_words(problem, "a pass in fixed memory")
         raise UnsupportedModel(f"passes of several texts cannot be captured: {why}") from problem
     tolerance = TOLERANCE.get(model.dtype, TOLERANCE[torch.bfloat16])
-    if not max(errors) <= tolerance:
+    if not max(largest) <= tolerance:
         raise UnsupportedModel(
             f"logits of passes of several texts in fixed memory differ from those of ordinary ones by "
-            f"{max(errors):.2g} of their norm ({tolerance:.2g} is allowed in {model.dtype})"
+            f"{max(largest):.2g} of their norm ({tolerance:.2g} is allowed in {model.dtype})"
         )
-
-
-def distance(logits: Float[Tensor, "N V"], expected: Float[Tensor, "N V"]) -> float:
-    """Largest distance between centred rows, relative to the norm of the expected row."""
-    expected, logits = (x - x.mean(-1, keepdim=True) for x in (expected, logits))
-    return float(((logits - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)).max())
 
 
 class NoHostReads(TorchDispatchMode):

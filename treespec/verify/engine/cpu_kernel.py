@@ -14,7 +14,8 @@ from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.verify.chain import chain
-from treespec.verify.engine.on_device import on_device
+from treespec.verify.engine.fused import why_on_host
+from treespec.verify.engine.on_device import on_device, tell_host_decides
 from treespec.verify.engine.on_host import on_host
 from treespec.verify.engine.wrapped import WrappedRule, plan_of
 from treespec.verify.greedy import greedy
@@ -98,8 +99,8 @@ def by_kernel(rule: Rule) -> ByKernel:
 def verifier_for(rule: Rule, target: Any) -> Verifier:
     """The cheapest verifier for a target.
 
-    `by_kernel` if its passes are compiled; on CUDA `on_device`, if the rule has a kernel there; else
-    `on_host`.
+    `by_kernel` if its passes are compiled; on CUDA `on_device`, or `on_host` for a rule without a kernel
+    there, with the reason in the log; else `on_host`.
 
     Args:
         rule: the acceptance rule.
@@ -115,8 +116,8 @@ def verifier_for(rule: Rule, target: Any) -> Verifier:
     if getattr(device, "type", None) == "cuda":
         try:
             return on_device(rule)
-        except Unavailable:
-            return on_host(rule)
+        except Unavailable as missing:
+            tell_host_decides(str(rule), why_on_host(rule) or str(missing))
     return on_host(rule)
 
 

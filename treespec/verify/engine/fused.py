@@ -24,11 +24,14 @@ from treespec.verify.chain import chain
 from treespec.verify.checked import TargetRows, require_width
 from treespec.verify.engine.wrapped import WrappedRule, plan_of
 from treespec.verify.greedy import greedy
+from treespec.verify.greedy_multidraft import greedy_multidraft
+from treespec.verify.lenient import lenient
 from treespec.verify.naive import naive
 from treespec.verify.onehot import onehot
 from treespec.verify.rrs import rrs
 from treespec.verify.rrsw import rrsw
 from treespec.verify.rule import Rule
+from treespec.verify.spechub import spechub
 
 _KINDS = {
     greedy: "GREEDY",
@@ -37,7 +40,26 @@ _KINDS = {
     rrs: "RRS",
     rrsw: "RRSW",
     onehot: "ONEHOT",
+    lenient: "RRS",
+    greedy_multidraft: "MULTIDRAFT",
+    spechub: "HUB",
 }
+_SCRATCH_ROWS = {"GREEDY": 0, "NAIVE": 0, "RRS": 2, "ONEHOT": 2}
+"""Rows that a kind of kernel writes; 3 for the others, which change the draft's rows too."""
+_UNIFORMS_A_NODE = {"MULTIDRAFT": 2, "HUB": 3}
+"""Upper bound on the uniforms of a visited node; 1 for the others, counted for every node of the tree."""
+
+ON_HOST = {
+    "kseq": "its division factor is the root of a sum over the vocabulary, found in float64",
+    "canonical": "its weights are a flow over pairs of tokens and sums in the order of p / q",
+    "optimal_transport": "its plan is a linear programme over sets of tokens",
+    "block": "its tests go from the leaf up and read the whole chain's rows",
+    "gbv": "it sorts rows by p / q to choose a path, and tests from the leaf up",
+    "traversal": "it changes the rows of parents after each rejected leaf and reads most of the tree",
+    "typical": "it compares all paths by the rows and entropies along them",
+    "synthetic_acceptance": "given rates decide, on numbers that the host has",
+}
+"""Why a rule has no kernel, by its file."""
 _LARGEST_TOKEN_ID = 1 << 30
 """Limit on token ids where no draft distributions state the vocabulary."""
 
@@ -67,11 +89,11 @@ class Fused(WrappedRule):
 
     def __init__(self, rule: Rule, block: int = BLOCK) -> None:
         super().__init__(rule)
-        if _plain(rule) not in _KINDS:
+        if reason := why_on_host(rule):
             covered = ", ".join(map(str, _KINDS))
             raise Unavailable(
-                f"rule '{rule}' has no fused kernel (only {covered} of treespec.verify have one): use "
-                f"on_host({rule}), which also synchronises once"
+                f"rule '{rule}' has no fused kernel: {reason} (only {covered} of treespec.verify have "
+                f"one): use on_host({rule}), which also synchronises once"
             )
         block = integer("block", block, error=Unavailable)
         if block < 1 or block & (block - 1):
@@ -115,6 +137,8 @@ class Fused(WrappedRule):
                 f"fused({rule}) does not cover mixed trees: use on_host({rule}), which also synchronises "
                 "once"
             )
+        if tree.is_mixed:
+            rule.require(tree)  # whose tokens the host has: nobody drafts such trees on a device
         kernel = _kernel()
         rows = _device_rows(target_probs, rule)
         device, vocabulary = rows.values.device, rows.values.shape[1]
@@ -130,9 +154,9 @@ class Fused(WrappedRule):
         wide = rows.values.dtype if rows.kind == "PROBS" else torch.float32
         if draft_probs is not None:
             wide = torch.promote_types(wide, draft_probs.dtype)
-        scratch_rows = {"GREEDY": 0, "NAIVE": 0, "RRSW": 3}.get(kind, 2)
-        scratch = torch.empty(scratch_rows * vocabulary, dtype=wide, device=device)
-        uniforms = torch.tensor(coins.peek(shape.size), dtype=torch.float64)
+        scratch = torch.empty(_SCRATCH_ROWS.get(kind, 3) * vocabulary, dtype=wide, device=device)
+        count = _UNIFORMS_A_NODE.get(kind, 1) * shape.size
+        uniforms = torch.tensor(coins.peek(count), dtype=torch.float64)
         out = torch.empty(4, dtype=torch.int32, device=device)
         block = min(self.block, 1 << max(vocabulary - 1, 0).bit_length())
         limit = _LARGEST_TOKEN_ID if tree.draft_probs is None else tree.draft_probs.shape[1]
@@ -151,6 +175,7 @@ class Fused(WrappedRule):
                 0 if draft_probs is None else draft_probs.stride(0),
                 limit,
                 rows.temperature,
+                LENIENCE=rule.settings.get("lenience", 1.0),
                 RULE=getattr(kernel, kind).value,
                 ROWS=getattr(kernel, rows.kind).value,
                 WIDE=kernel.TYPES[wide],
@@ -240,7 +265,8 @@ def fused(rule: Rule, *, block: int = BLOCK) -> Fused:
     meant for the tens to hundreds of nodes of one sequence, not for batches.
 
     Args:
-        rule: `greedy`, `naive`, `chain`, `rrs`, `rrsw` or `onehot`.
+        rule: `greedy`, `naive`, `chain`, `rrs`, `rrsw`, `onehot`, `greedy_multidraft`, `spechub` or
+            `lenient` (compiled anew for each lenience).
         block: number of tokens that the kernel reads at once, a power of two.
 
     Returns:
@@ -259,10 +285,27 @@ def options(block: int) -> dict[str, Any]:
 
     Eight tokens per thread, and permission to use all registers: on sm_80 to sm_100, float32 then compiles
     without spills, or with up to 48 bytes per thread (rows whose length is not a multiple of 16; `naive` at
-    temperature 0 on sm_100).
+    temperature 0, and `spechub`, on sm_100).
     """
     plain = {"num_warps": max(1, min(16, block // 256)), "enable_fp_fusion": False}
     return plain if torch.version.hip else plain | {"maxnreg": 128}
+
+
+def why_on_host(rule: Rule) -> str | None:
+    """Why no kernel decides by a rule, so that it is decided on the host; None if one does.
+
+    Example:
+        >>> from treespec import verify
+        >>> why_on_host(verify.kseq)
+        'its division factor is the root of a sum over the vocabulary, found in float64'
+        >>> why_on_host(verify.rrs)
+    """
+    plain = _plain(rule)
+    if plain in _KINDS:
+        return None
+    return ON_HOST.get(
+        plain.__module__.removeprefix("treespec.verify."), "it is a rule of your own"
+    )
 
 
 def _plain(rule: Rule) -> Rule:

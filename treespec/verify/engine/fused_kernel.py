@@ -1,4 +1,4 @@
-# ruff: noqa: N803, SIM108, SIM109  (compile-time arguments are in capitals; Triton compiles plain ifs)
+# ruff: noqa: N803, SIM102, SIM108, SIM109  (compile-time arguments are in capitals; Triton compiles plain ifs)
 """The Triton kernel of `verify.engine.fused`: one program walks one tree, from the root to the bonus.
 
 Names: `row` is the target's row of the current node; `left` is what rejections have left of it. `left` is
@@ -11,7 +11,9 @@ Cost: the program runs on one multiprocessor, so its time is the bytes read and 
 bandwidth of *one* multiprocessor, plus a latency for each block. With b bytes per element of the target's
 rows and V tokens, a visited node reads b V to open its row. Each rejection there reads b V (later ones
 4 V) of `left` and 4 V of the draft, and writes 4 V; `rrsw` also writes (and later reads) 4 V for the
-remaining draft. A draw reads `left` up to the block of the drawn token. Accepting reads two numbers.
+remaining draft. A draw reads `left` up to the block of the drawn token. Accepting reads two numbers. At a
+node with several children `greedy_multidraft` first writes the draft without the elder ones (4 V read, 4 V
+written), and `spechub` reads the draft three times and `left` once, and writes 4 V.
 
 Some threads of the program write scratch that others read, so `_reject` is fenced by
 `tl.debug_barrier()`, a barrier that also orders global memory within the program.
@@ -31,6 +33,8 @@ NAIVE: tl.constexpr = tl.constexpr(1)
 RRS: tl.constexpr = tl.constexpr(2)
 RRSW: tl.constexpr = tl.constexpr(3)
 ONEHOT: tl.constexpr = tl.constexpr(4)
+MULTIDRAFT: tl.constexpr = tl.constexpr(5)
+HUB: tl.constexpr = tl.constexpr(6)
 
 PROBS: tl.constexpr = tl.constexpr(0)
 LOGITS: tl.constexpr = tl.constexpr(1)
@@ -164,7 +168,7 @@ def _draft(draft, scratch, offs, vocab, tried, norm, spent, RULE: tl.constexpr):
 @no_type_check
 def _reject(
     row, draft, scratch, vocab, side, peak, best, temperature, norm, tried, draft_norm, spent, token,
-    RULE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    LENIENCE: tl.constexpr, RULE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write what rejecting `token` leaves to the other scratch row; return its sum and the draft's."""
     tl.debug_barrier()  # no thread may still be reading what is written below
@@ -180,6 +184,8 @@ def _reject(
             rest = tl.where(offs == token, 0.0, left)
         else:
             probs, marked = _draft(draft, scratch, offs, vocab, tried, draft_norm, spent, RULE)
+            if LENIENCE != 1.0:
+                probs = probs * LENIENCE
             rest = left - probs
             rest = tl.where(rest < 0.0, 0.0, rest)  # NaN stays
             if RULE == RRSW:
@@ -195,6 +201,129 @@ def _reject(
 
 @triton.jit
 @no_type_check
+def _remove_elders(draft, scratch, tokens, following, first, last, vocab, BLOCK: tl.constexpr):
+    """Write the draft row with the tokens of the children before `last` marked -1; return what remains."""
+    tl.debug_barrier()
+    total = tl.full([], 0.0, tl.float64)
+    for start in range(0, vocab, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        inside = offs < vocab
+        marked = tl.load(draft + offs, mask=inside, other=-1.0).to(scratch.dtype.element_ty)
+        elder = first
+        while elder != last:
+            marked = tl.where(offs == tl.load(tokens + elder), -1.0, marked)
+            elder = tl.load(following + elder)
+        total += tl.sum(tl.where(marked < 0.0, 0.0, marked).to(tl.float64), axis=0)
+        tl.store(scratch + 2 * vocab + offs, marked, mask=inside)
+    tl.debug_barrier()
+    return total
+
+
+@triton.jit
+@no_type_check
+def _hub_of(draft, vocab, BLOCK: tl.constexpr):
+    """The draft's most probable token (ties: the lowest id), its probability, and the sum of the others."""
+    peak = tl.full([], -1.0, draft.dtype.element_ty)
+    hub = tl.full([], 0, tl.int32)
+    for start in range(0, vocab, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        probs = tl.load(draft + offs, mask=offs < vocab, other=-1.0)
+        top = tl.max(probs, axis=0)
+        place = tl.min(tl.where(probs == top, offs, vocab), axis=0)
+        hub = tl.where(top > peak, place, hub)
+        peak = tl.maximum(peak, top)
+    others = tl.full([], 0.0, tl.float64)
+    for start in range(0, vocab, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        probs = tl.load(draft + offs, mask=(offs < vocab) & (offs != hub), other=0.0)
+        others += tl.sum(probs.to(tl.float64), axis=0)
+    return hub, peak, others
+
+
+@triton.jit
+@no_type_check
+def _pair_masses(left, probs, offs, vocab, hub, share, others, WIDE: tl.constexpr):
+    """Masses of the two pairs of each token with the hub, (i, a) and (a, i), and what i takes of them."""
+    alone = others == 0.0
+    rest = tl.where(alone, (vocab - 1).to(WIDE), others.to(WIDE))
+    after_hub = _divide(tl.where(alone, 1.0, probs).to(WIDE), rest)
+    spoke_first = tl.where(offs == hub, 0.0, probs)
+    hub_first = tl.where((offs == hub) | (offs >= vocab), 0.0, share * after_hub)
+    of_spoke_first = tl.minimum(left, spoke_first)
+    of_hub_first = tl.minimum(left - of_spoke_first, hub_first)
+    return spoke_first, hub_first, of_spoke_first, of_hub_first
+
+
+@triton.jit
+@no_type_check
+def _pair(
+    row, draft, scratch, vocab, peak, best, temperature, norm, hub, share, others, spoke, hub_is_first,
+    ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """SpecHub's decision about the pair of a spoke and the hub (`treespec.verify.spechub`).
+
+    Writes what no pair supplies to the first scratch row. Returns the mass of the pair, how much of it goes
+    to the spoke and to the hub, and the sum of what was written.
+    """
+    tl.debug_barrier()
+    unused_spoke = tl.full([], 0.0, tl.float64)
+    unused_hub = tl.full([], 0.0, tl.float64)
+    total = tl.full([], 0.0, tl.float64)
+    for start in range(0, vocab, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        inside = offs < vocab
+        weight = _weight(row, scratch, offs, vocab, 0, peak, best, temperature, ROWS, WIDE)
+        left = _divide(weight, norm)
+        probs = tl.load(draft + offs, mask=inside, other=0.0).to(WIDE)
+        spoke_first, hub_first, of_spoke_first, of_hub_first = _pair_masses(
+            left, probs, offs, vocab, hub, share, others, WIDE
+        )
+        missing = left - of_spoke_first - of_hub_first
+        unused_spoke += tl.sum((spoke_first - of_spoke_first).to(tl.float64), axis=0)
+        unused_hub += tl.sum((hub_first - of_hub_first).to(tl.float64), axis=0)
+        total += tl.sum(tl.where(offs == hub, 0.0, missing).to(tl.float64), axis=0)
+        tl.store(scratch + offs, missing, mask=inside)
+    tl.debug_barrier()
+    lacking = tl.load(scratch + hub)
+    takes_first = tl.minimum(lacking, unused_hub.to(WIDE))
+    takes_second = tl.minimum(lacking - takes_first, unused_spoke.to(WIDE))
+    weight = _weight(row, scratch, spoke, vocab, 0, peak, best, temperature, ROWS, WIDE)
+    spoke_first, hub_first, of_spoke_first, of_hub_first = _pair_masses(
+        _divide(weight, norm),
+        tl.load(draft + spoke).to(WIDE),
+        spoke,
+        vocab,
+        hub,
+        share,
+        others,
+        WIDE,
+    )
+    mass = tl.where(hub_is_first, hub_first, spoke_first)
+    for_spoke = tl.where(hub_is_first, of_hub_first, of_spoke_first)
+    taken = tl.where(hub_is_first, takes_first, takes_second)
+    unused = tl.where(hub_is_first, unused_hub, unused_spoke).to(WIDE)
+    for_hub = _divide((mass - for_spoke) * taken, tl.where(unused > 0.0, unused, 1.0))
+    tl.debug_barrier()  # all threads have read what is missing at the hub
+    lacking = lacking - takes_first - takes_second
+    lacking = tl.where(lacking < 0.0, 0.0, lacking)
+    tl.store(scratch + hub, lacking)
+    tl.debug_barrier()
+    return mass, for_spoke, tl.where(unused > 0.0, for_hub, 0.0), total + lacking.to(tl.float64)
+
+
+@triton.jit
+@no_type_check
+def _child_with(tokens, following, child, token):
+    """The first of these siblings that holds a token; -1 if none does."""
+    found = tl.full([], -1, tl.int32)
+    while (child >= 0) & (found < 0):
+        found = tl.where(tl.load(tokens + child).to(tl.int32) == token, child, -1)
+        child = tl.load(following + child)
+    return found
+
+
+@triton.jit
+@no_type_check
 def _sound(tokens, elder, size, vocab, limit, RULE: tl.constexpr):
     """Whether all token ids are in range and, for rules that need it, siblings are distinct."""
     sound = tl.full([], 1, tl.int32)
@@ -202,7 +331,7 @@ def _sound(tokens, elder, size, vocab, limit, RULE: tl.constexpr):
         nodes = start + tl.arange(0, 128)
         token = tl.load(tokens + nodes, mask=nodes < size, other=0)
         wrong = (token < 0) | ((nodes > 0) & (token >= limit))
-        if RULE == RRSW or RULE == ONEHOT:
+        if RULE == RRSW or RULE == ONEHOT or RULE == MULTIDRAFT or RULE == HUB:
             other = tl.load(elder + nodes, mask=nodes < size, other=-1)
             while tl.max(other, axis=0) >= 0:
                 there = other >= 0
@@ -218,23 +347,27 @@ def _sound(tokens, elder, size, vocab, limit, RULE: tl.constexpr):
 def walk(
     rows, draft_probs, tokens, plan, uniforms, scratch, out,
     size, vocab, row_stride, draft_stride, limit, temperature,
-    RULE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    LENIENCE: tl.constexpr, RULE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One tree's verdict: `out` = whether the reference must decide, last node of the path, bonus, used.
 
     - rows: `[N, V]` probabilities (PROBS) or logits (LOGITS, ARGMAX).
-    - draft_probs: `[M, V]`, read by RRS and RRSW.
+    - draft_probs: `[M, V]`, read by all rules but GREEDY, NAIVE and ONEHOT.
     - tokens: `[N]`.
     - plan: `[4, N]` first child, next sibling, previous sibling, row of `draft_probs`; -1 for none.
-    - uniforms: `[N]` float64, the next uniforms of the stream.
-    - scratch: `[2, V]` of dtype WIDE, with a third row for RRSW; not read by GREEDY and NAIVE.
+    - uniforms: `[U]` float64, the next uniforms of the stream: as many as the rule can use.
+    - scratch: `[2, V]` of dtype WIDE, with a third row for RRSW, MULTIDRAFT and HUB; not read by GREEDY and
+      NAIVE.
     - out: `[4]` int32.
     - limit: smallest token id that is out of range.
+    - LENIENCE: factor of the draft's probabilities, for RRS; 1 but for the lossy rule `lenient`.
     - RULE, ROWS: the rule, and the kind of the rows.
     - WIDE: the dtype that residuals are computed in.
     - BLOCK: number of tokens read at once, a power of two.
     """
     following, elder, draft_rows = plan + size, plan + 2 * size, plan + 3 * size
+    # What is removed of the draft is marked for rules of distinct children; the others read it as it is.
+    reads: tl.constexpr = RRSW if RULE == MULTIDRAFT or RULE == HUB else RULE
     node = tl.full([], 0, tl.int32)
     used = tl.full([], 0, tl.int32)
     bonus = tl.full([], -1, tl.int32)
@@ -258,9 +391,7 @@ def walk(
                     row, scratch, vocab, 0, peak, best, temperature, total, uniform,
                     ROWS, WIDE, BLOCK,
                 )  # fmt: skip
-            while (child >= 0) & (accepted < 0):  # the first of equal siblings
-                accepted = tl.where(tl.load(tokens + child).to(tl.int32) == chosen, child, -1)
-                child = tl.load(following + child)
+            accepted = _child_with(tokens, following, child, chosen)
             bonus = tl.where(accepted < 0, chosen, -1)
         else:
             draft = draft_probs
@@ -271,6 +402,50 @@ def walk(
             spent = tl.full([], 0, tl.int32)
             draft_norm = tl.full([], 1.0, WIDE)
             norm = total.to(WIDE) if ROWS == LOGITS else tl.full([], 1.0, WIDE)
+            first = child
+            if RULE == MULTIDRAFT:
+                if child >= 0:  # only the last child is tested; the draft chose the others
+                    while tl.load(following + child) >= 0:
+                        tried += 1
+                        child = tl.load(following + child)
+                    if tried > 0:
+                        mass = _remove_elders(
+                            draft, scratch, tokens, following, first, child, vocab, BLOCK
+                        )
+                        spent = tl.where(mass > 0.0, 0, 1)
+                        draft_norm = tl.where(spent > 0, (vocab - tried).to(WIDE), mass.to(WIDE))
+            if RULE == HUB:
+                if child >= 0:
+                    second = tl.load(following + child)
+                    hub, share, others = _hub_of(draft, vocab, BLOCK)
+                    if (second >= 0) & (share != 1.0):
+                        one = tl.load(tokens + child).to(tl.int32)
+                        two = tl.load(tokens + second).to(tl.int32)
+                        # Not a pair with the hub, or a first child that is never drawn: the rule refuses.
+                        error = tl.where((one == hub) | (two == hub), 0, 1)
+                        error = tl.where((one < vocab) & (two < vocab), error, 1)
+                        one, two = tl.minimum(one, vocab - 1), tl.minimum(two, vocab - 1)
+                        error = tl.where(tl.load(draft + one) > 0.0, error, 1)
+                        hub_is_first = one == hub
+                        mass, for_spoke, for_hub, missing = _pair(
+                            row, draft, scratch, vocab, peak, best, temperature, norm, hub,
+                            share.to(WIDE), others, tl.where(hub_is_first, two, one), hub_is_first,
+                            ROWS, WIDE, BLOCK,
+                        )  # fmt: skip
+                        error = tl.where(mass > 0.0, error, 1)
+                        uniform = tl.load(uniforms + used)
+                        used += 1
+                        if uniform < _divide(for_spoke, mass).to(tl.float64):
+                            accepted = tl.where(hub_is_first, second, child)
+                        elif mass > for_spoke:
+                            uniform = tl.load(uniforms + used)
+                            used += 1
+                            if uniform < _divide(for_hub, mass - for_spoke).to(tl.float64):
+                                accepted = tl.where(hub_is_first, child, second)
+                        if missing > 0.0:  # else the bonus is drawn from the target
+                            side = tl.full([], 1, tl.int32)
+                            total = missing
+                        child = tl.full([], -1, tl.int32)  # no further test
             while (child >= 0) & (accepted < 0) & (error == 0):
                 token = tl.load(tokens + child).to(tl.int32)
                 error = tl.where(token < vocab, 0, 1)
@@ -280,9 +455,13 @@ def walk(
                 )
                 chance = _divide(weight, norm)
                 if RULE != ONEHOT:
-                    probs, _ = _draft(draft, scratch, token, vocab, tried, draft_norm, spent, RULE)
+                    probs, _ = _draft(draft, scratch, token, vocab, tried, draft_norm, spent, reads)
                     error = tl.where(probs > 0.0, error, 1)  # NaN is not
                     chance = _divide(chance, probs)
+                    if LENIENCE == 0.0:
+                        chance = tl.full([], 1.0, WIDE)
+                    elif LENIENCE != 1.0:
+                        chance = _divide(chance, tl.full([], LENIENCE, WIDE))
                 uniform = tl.load(uniforms + used)
                 used += 1
                 if uniform < chance.to(tl.float64):
@@ -290,7 +469,7 @@ def walk(
                 elif error == 0:
                     mass, draft_mass = _reject(
                         row, draft, scratch, vocab, side, peak, best, temperature, norm, tried,
-                        draft_norm, spent, token, RULE, ROWS, WIDE, BLOCK,
+                        draft_norm, spent, token, LENIENCE, reads, ROWS, WIDE, BLOCK,
                     )  # fmt: skip
                     if mass > 0.0:  # otherwise only rounding rejected: keep `left`
                         side = tl.where(side == 1, 2, 1)
@@ -300,6 +479,8 @@ def walk(
                     spent = tl.where(draft_mass > 0.0, 0, 1)
                     draft_norm = tl.where(spent > 0, (vocab - tried).to(WIDE), draft_mass.to(WIDE))
                 child = tl.load(following + child)
+                if RULE == HUB:  # one child is tested, whatever others there are
+                    child = tl.full([], -1, tl.int32)
             if (accepted < 0) & (error == 0):
                 uniform = tl.load(uniforms + used)
                 used += 1
@@ -307,6 +488,9 @@ def walk(
                     row, scratch, vocab, side, peak, best, temperature, total, uniform,
                     ROWS, WIDE, BLOCK,
                 )  # fmt: skip
+                if RULE == MULTIDRAFT or RULE == HUB:
+                    accepted = _child_with(tokens, following, first, bonus)
+                    bonus = tl.where(accepted < 0, bonus, -1)
         node = tl.where(accepted >= 0, accepted, node)
     tl.store(out, error)
     tl.store(out + 1, node)

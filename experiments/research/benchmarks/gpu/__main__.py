@@ -4,8 +4,9 @@
         [--minutes 12]
 
 The parts in their order, which fits a quarter of an hour: accuracy, layers, decode, profile, draft,
-kernels, peers, aa. Each writes as it goes; what the same code has measured on this device is not measured
-again, so the next opportunity continues where this one ended.
+plans, kernels, peers, aa. Each writes as it goes; what the same code has measured on this device is not
+measured again, so the next opportunity continues where this one ended. What was compiled comes back too
+(`compiled_code`): keep `gpu_code-*.tar.gz` in the folder of the results, and it is not compiled again.
 
 Exit code 0: success, even if goals are missed. 1: the kernel was wrong or failed, or decoding failed.
 """
@@ -16,9 +17,12 @@ import tempfile
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from treespec.experiments.research.benchmarks.gpu.compiled_code import CompiledCode
 
 PARTS = {
     "accuracy": "accuracy",
@@ -26,6 +30,7 @@ PARTS = {
     "decode": "decode_times",
     "profile": "step_kernels",
     "draft": "draft_times",
+    "plans": "plan_times",
     "kernels": "kernel_times",
     "peers": "peers",
     "aa": "a_a",
@@ -38,7 +43,8 @@ ENDS_AT_SHARE = {
     "decode": 0.48,
     "profile": 0.53,
     "draft": 0.59,
-    "kernels": 0.74,
+    "plans": 0.65,
+    "kernels": 0.76,
     "peers": 0.87,
     "aa": 1.0,
 }
@@ -56,6 +62,7 @@ def main(
             "decode",
             "profile",
             "draft",
+            "plans",
             "kernels",
             "layers",
             "peers",
@@ -95,7 +102,8 @@ def main(
     failures: list[str] = []
     if part != "table":
         calm_transformers()
-        session = Session(dry, folder, minutes, console)
+        code = None if dry else code_of(folder)
+        session = Session(dry, folder, minutes, console, code_found=code is not None and code.found)
         session.say(f"results go to {folder}")
         failures = session.failures
         shares = ENDS_AT_SHARE if part == "all" else {part: 1.0}
@@ -105,6 +113,8 @@ def main(
                     f"treespec.experiments.research.benchmarks.gpu.{PARTS[name]}"
                 )
                 module.run(session, session.deadline(share))
+                if code is not None and (said := code.keep()):
+                    session.say(said)
         except BrokenDevice as error:
             failures.append(str(error))
         except KeyboardInterrupt:
@@ -131,6 +141,17 @@ def _choose_interpreter(dry: bool) -> None:
         [sys.executable, "-m", "treespec.experiments.research.benchmarks.gpu", *sys.argv[1:]],
         {**os.environ, "TRITON_INTERPRET": "1" if dry else "0"},
     )
+
+
+def code_of(folder: Path) -> "CompiledCode":
+    """Where this run's code is compiled to, beginning with that of an earlier run, if there is any."""
+    from treespec.experiments.research.benchmarks.gpu.compiled_code import CompiledCode
+    from treespec.experiments.research.benchmarks.results_file import RESULTS, path_of
+
+    archive, shipped = (
+        path_of("gpu_code", place).with_suffix(".tar.gz") for place in (folder, RESULTS)
+    )
+    return CompiledCode(archive, earlier=(archive, shipped))
 
 
 def folder_of(out: Path | None, dry: bool) -> Path:

@@ -3,9 +3,11 @@
 The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (with heads of dimension 64 instead
 of 128 and its own vocabulary). Its outputs do not change, so drafts are accepted as often as before, and it
 costs as much as models of these shapes. Cells of graphs are measured with as many words as Llama 3 too
-(`wide_words`): the head of a 1B model is then a fifth of its bytes. Plain decoding, a chain and a tree run
-with passes launched one kernel after another ("eager"), with captured graphs of the target ("graph"), and
-with captured graphs of target and draft ("graphs"). The draft stays small.
+(`wide_words`): the head of a 1B model is then a fifth of its bytes. The embedded pair agrees on other
+shares of tokens than pairs do on real texts, so some of these cells replay the acceptance of such a pair
+(`real_text`). Plain decoding, a chain and a tree run with passes launched one kernel after another
+("eager"), with captured graphs of the target ("graph"), and with captured graphs of target and draft
+("graphs"). The draft stays small.
 
 The floor of a step is the sum over its passes of the bytes that each pass must read (weights and cache),
 divided by the bandwidth from the data sheet.
@@ -14,6 +16,7 @@ divided by the bandwidth from the data sheet.
 import gc
 import statistics
 from collections.abc import Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +27,7 @@ from treespec.experiments.measure.roofline import pass_bytes
 from treespec.experiments.measure.timing import Spans, TimedText, timed_forward, timed_text
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
+from treespec.experiments.research.benchmarks.gpu.real_text import origin, replayed
 from treespec.experiments.research.benchmarks.gpu.wide_words import LLAMA_WORDS, widened
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
@@ -72,33 +76,41 @@ class Case(NamedTuple):
     method: str
     target: str
     words: int | None = None
+    real_text: bool = False
+    """Whether the acceptance of a real text is replayed (`real_text`)."""
 
     @property
     def key(self) -> str:
         """A readable key for files and messages."""
         words = "" if self.words is None else f" {self.words} words"
-        return f"{self.size}{words} T={self.temperature:g} {self.method} {self.target}"
+        text = " real text" if self.real_text else ""
+        return f"{self.size}{words} T={self.temperature:g} {self.method} {self.target}{text}"
 
 
 def cases(dry: bool) -> list[Case]:
     """All cells, grouped by model: an enlarged model serves all its cells before the next one is made."""
-    return [
-        Case(size, temperature, method, target, words)
-        for size in (DRY if dry else LLAMA)
-        for words in (None, DRY_WORDS if dry else LLAMA_WORDS)
-        for temperature in ((0.0,) if dry else (0.0, 1.0))
-        for method in SHAPES
-        for target in TARGETS
-        if target != "graphs" or SHAPES[method].size > 1
-        if words is None or target != "eager" or dry
-    ]
+    every: list[Case] = []
+    for size, words in product(DRY if dry else LLAMA, (None, DRY_WORDS if dry else LLAMA_WORDS)):
+        if words is not None:
+            way = "eager" if dry else "graphs"
+            drafting = (method for method in SHAPES if SHAPES[method].size > 1)
+            every += [Case(size, 0.0, method, way, words, real_text=True) for method in drafting]
+        every += [
+            Case(size, temperature, method, target, words)
+            for temperature in ((0.0,) if dry else (0.0, 1.0))
+            for method in SHAPES
+            for target in TARGETS
+            if target != "graphs" or SHAPES[method].size > 1
+            if words is None or target != "eager" or dry
+        ]
+    return every
 
 
 def run(session: Session, deadline: float) -> None:
     """Measure the cells until all exist or the time is over."""
     texts, todo = DRY_SIZES if session.dry else SIZES, cases(session.dry)
     store = session.store(
-        "decode", dtype="bfloat16", cells=len(todo),
+        "decode", dtype="bfloat16", cells=len(todo), trace=origin(),
         **dict(zip(("prompts", "prompt_tokens", "new_tokens"), texts, strict=True)),
     )  # fmt: skip
     pair, enlarged, problem, facts = None, None, "", {}
@@ -146,21 +158,23 @@ def _cell(
     shape, stages = SHAPES[case.method], [StageTimer(session.device) for _ in prompts]
     draft_passes = Spans()
 
-    def decoded(prompt: torch.Tensor, tokens: int = new_tokens, **timers: Any) -> TimedText:
+    def decoded(text: int, tokens: int = new_tokens, **timers: Any) -> TimedText:
+        rule = replayed(case.method, text) if case.real_text else None
         return timed_text(
-            pair, shape, Sampling(case.temperature), prompt, tokens, target=make, **timers
-        )
+            pair, shape, Sampling(case.temperature), prompts[text], tokens,
+            target=make, rule=rule, **timers,
+        )  # fmt: skip
 
     try:
-        decoded(prompts[0], min(new_tokens, WARM_UP))
+        decoded(0, min(new_tokens, WARM_UP))
         if session.energy is not None:
             session.energy.begin()
-        texts = [decoded(prompt) for prompt in prompts]
+        texts = [decoded(text) for text in range(count)]
         joules = None if session.energy is None else session.energy.end(0.0)
         # Stages and draft passes are timed in a separate run, since timing them takes time.
         staged = [
-            decoded(prompt, stages=timer, passes=[timed_forward(pair.draft.model, draft_passes)])
-            for prompt, timer in zip(prompts, stages, strict=True)
+            decoded(text, stages=timer, passes=[timed_forward(pair.draft.model, draft_passes)])
+            for text, timer in enumerate(stages)
         ]
     except (Unavailable, UnsupportedModel) as error:
         return {"unavailable": in_words(error, "the decoding")}
@@ -204,5 +218,6 @@ def _cell(
         ),
         "joules_per_token": None if joules is None else round(joules / (count * new_tokens), 4),
         "verify_over_floor": round(1e3 * medians["verify"] / verify_ms, 3),
-        "text": " ".join(map(str, texts[0].text)),
+        # A replayed text is meaningless.
+        **({} if case.real_text else {"text": " ".join(map(str, texts[0].text))}),
     }

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend
 
 
 class Layer(nn.Module):
@@ -101,6 +102,16 @@ class FastLoop(nn.Module):
             found.append(token)
             place = place + 1
         return torch.cat(found, dim=1)[0].tolist()
+
+
+@torch.inference_mode()
+def attention_kernel(model: Any, rows: int) -> str:
+    """The kernel that PyTorch chooses for the attention of a step of this loop: flash, math, ..."""
+    layer = Layer(model.model.layers[0], model.config, rows)
+    query = layer.keys.new_zeros(1, layer.heads, 1, layer.dim)
+    mask = torch.ones(1, rows, dtype=torch.bool, device=query.device)
+    chosen = torch._fused_sdp_choice(query, layer.keys, layer.values, mask, enable_gqa=True)
+    return SDPBackend(chosen).name.lower()
 
 
 def rotated(x: Float[Tensor, "1 h T D"], rotation: tuple[Tensor, Tensor]) -> Tensor:

@@ -76,6 +76,8 @@ class Session:
     folder: Path
     minutes: float
     console: Console
+    code_found: bool = False
+    """Whether code that an earlier run compiled was there; then first passes take less time."""
     failures: list[str] = field(default_factory=list)
     """Failures of the kernel or of our own decoding, which make the command fail."""
 
@@ -96,6 +98,7 @@ class Session:
         """The store of a part."""
         head = {
             "dry": self.dry,
+            "code_found": self.code_found,
             "device": self._device_facts(),
             "peak": self.peak._asdict(),
             "measured_peak": self.measured._asdict(),

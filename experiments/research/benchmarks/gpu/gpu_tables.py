@@ -170,6 +170,9 @@ def _decode(data: dict[str, Any]) -> Finding:
         keyed("temp.", "temperature", "g"),
         keyed("method", "method", left=True),
         keyed("passes", "target", left=True),
+        Column[_Cell](
+            "accepts", lambda cell: "as a real text" if cell.get("real_text") else "own", left=True
+        ),
         value("tok/s", "tokens_per_second", 1),
         value("tok/step", "tokens_per_step", 2),
         value("ms/step", "ms_per_step", 2),
@@ -189,6 +192,8 @@ def _decode(data: dict[str, Any]) -> Finding:
     ]
     notes = [
         *dict.fromkeys(reasons),
+        "accepts: what the pair agrees on, or what was accepted in real texts: "
+        f"{data['settings'].get('trace', 'none')}.",
         "Milliseconds per step; draft and verify: medians of these stages, each with synchronization.",
         "floor: bytes of all passes of a step over the bandwidth; / floor: time of the verify stage over "
         "its floor, and of the whole step over its floor; / measured: the same with the bandwidth that a "
@@ -220,7 +225,13 @@ def _peers(data: dict[str, Any]) -> Finding:
         for cell in data["cells"].values()
         for way, reason in (cell.get("unavailable", {}) | _error(cell)).items()
     ]
-    notes = [*reasons, "ours / it: tokens per second, the median of the ratios of each round."]
+    kernels = [
+        f"{cell['size']}: the fast loop's attention is {cell['fast_loop_attention']}"
+        for cell in data["cells"].values()
+        if "fast_loop_attention" in cell
+    ]
+    told = "ours / it: tokens per second, the median of the ratios of each round."
+    notes = [*reasons, *kernels, told]
     return _finding("Plain decoding, side by side", columns, rows, notes, data)
 
 
@@ -263,6 +274,7 @@ def _layers(data: dict[str, Any]) -> Finding:
         keyed("first, s", "first_s", ".1f"),
     )
     cells = data["cells"].items()
+    found = ["Code of an earlier run was found."] if data.get("code_found") else []
     seconds = [
         f"{key}: {cell['compilations']} compilations, {cell['trial_s']:.0f} s for the trial, "
         f"{sum(one['first_s'] for one in cell['nodes']):.0f} s for first passes"
@@ -272,7 +284,30 @@ def _layers(data: dict[str, Any]) -> Finding:
     problems = [
         f"{key}: {why}" for key, cell in cells if (why := cell.get("uncompiled") or _why(cell))
     ]
-    return _finding("A captured pass", columns, rows, [*seconds, *problems], data)
+    return _finding("A captured pass", columns, rows, [*found, *seconds, *problems], data)
+
+
+def _plans(data: dict[str, Any]) -> Finding:
+    rows = [cell | one for cell in data["cells"].values() for one in cell.get("plans", [])]
+    columns = (
+        Column[_Cell]("prefix", lambda row: _thousands(row["prefix"])),
+        Column[_Cell]("T", lambda row: str(row["rows"])),
+        keyed("plan", "plan", left=True),
+        keyed("tile", "tile", left=True),
+        keyed("splits", "splits"),
+        Column[_Cell]("merged", lambda row: "in place" if row["in_place"] else NONE, left=True),
+        keyed("us", "us", ".1f"),
+        keyed("/ two launches", "over_two_launches", ".3f"),
+        keyed("estimate", "estimated_us", ".1f"),
+        keyed("fraction", "fraction", ".2f"),
+    )
+    fastest = [
+        f"{key}: fastest with {min(cell['plans'], key=lambda one: one['us'])['plan']}"
+        for key, cell in data["cells"].items()
+        if "plans" in cell
+    ]
+    problems = [f"{key}: {why}" for key, cell in data["cells"].items() if (why := _why(cell))]
+    return _finding("Plans of one layer's attention", columns, rows, [*fastest, *problems], data)
 
 
 _draft = _values(
@@ -323,7 +358,7 @@ def _aa(data: dict[str, Any]) -> Finding:
 
 FINDINGS = {
     "accuracy": _accuracy, "layers": _layers, "decode": _decode, "profile": _profile, "draft": _draft,
-    "kernels": _kernels, "peers": _peers, "aa": _aa,
+    "plans": _plans, "kernels": _kernels, "peers": _peers, "aa": _aa,
 }  # fmt: skip
 """For each part, how its file becomes a finding."""
 

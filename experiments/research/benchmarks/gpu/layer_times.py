@@ -2,8 +2,8 @@
 
 The embedded target is enlarged to the shapes of Llama 3's 1B and 8B (`decode_times`). Each cell is a tree
 of some nodes behind 512 tokens: the time of a replay, the bytes of weights and cache over the bandwidth of
-the data sheet, and how long the first pass took, which compiles. Code that is found on disk is not compiled
-again: name an empty folder in TORCHINDUCTOR_CACHE_DIR to measure that.
+the data sheet, and how long the first pass took, which compiles. Code of an earlier run is not compiled
+again (`code_found` in the file): name an empty folder in TORCHINDUCTOR_CACHE_DIR to measure that.
 """
 
 import statistics

@@ -20,7 +20,7 @@ from treespec import Sampling, TreeShape, load_pair
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.measure.timing import in_turns, median_ratio, seconds_of, usual_steps
 from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA
-from treespec.experiments.research.benchmarks.gpu.fast_loop import FastLoop
+from treespec.experiments.research.benchmarks.gpu.fast_loop import FastLoop, attention_kernel
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
 from treespec.experiments.run.observers import synchronizer
 from treespec.experiments.run.prompts import embedded_prompts
@@ -70,7 +70,7 @@ def run(session: Session, deadline: float) -> None:
 
 def _cell(session: Session, case: Case, prompt_tokens: int, new: int) -> dict[str, Any]:
     shape = (DRY if session.dry else LLAMA)[case.size]
-    pair = load_pair("embedded", "none", dtype="bfloat16", device=session.device, enlarge=shape)
+    pair = load_pair("embedded", dtype="bfloat16", device=session.device, enlarge=shape)
     (given,) = embedded_prompts(pair.tokenizer, 1, prompt_tokens)
     prompt = torch.tensor(given.ids, device=session.device)
     texts: dict[str, list[int]] = {}
@@ -97,6 +97,7 @@ def _cell(session: Session, case: Case, prompt_tokens: int, new: int) -> dict[st
             for n in PEERS
             if n in samples and OURS in samples
         },
+        "fast_loop_attention": attention_kernel(pair.target.model, prompt_tokens + new),
         "same_ids": {n: _agree(texts[n], texts.get(OURS, [])) for n in samples},
         "unavailable": problems,
     }

@@ -70,7 +70,7 @@ def time_each(calls: Sequence[Call], device: torch.device, seconds: float) -> Ti
     count = _samples(_round_s(calls, device) / len(calls), seconds)
     turns = [calls[i % len(calls)] for i in range(count)]
     if device.type == "cuda":
-        return Timing.of(_event_seconds(turns, device))
+        return Timing.of(event_seconds(turns, device))
     return Timing.of([seconds_of(call) for call in turns])
 
 
@@ -81,6 +81,14 @@ def time_captured(calls: Sequence[Call], device: torch.device, seconds: float) -
     """
     if device.type != "cuda":
         return None
+    graph, count = captured(calls, device)
+    replays = _samples(_round_s([graph.replay], device), seconds)
+    times = event_seconds([graph.replay] * replays, device)
+    return Timing.of([replay / count for replay in times])
+
+
+def captured(calls: Sequence[Call], device: torch.device) -> tuple[torch.cuda.CUDAGraph, int]:
+    """A graph of all calls, several times if they are few, replayed once; and the number of calls in it."""
     torch.cuda.synchronize(device)
     calls = [*calls] * math.ceil(FEWEST_CAPTURED / len(calls))
     graph = torch.cuda.CUDAGraph()
@@ -88,9 +96,7 @@ def time_captured(calls: Sequence[Call], device: torch.device, seconds: float) -
         for call in calls:
             call()
     graph.replay()
-    count = _samples(_round_s([graph.replay], device), seconds)
-    replays = _event_seconds([graph.replay] * count, device)
-    return Timing.of([replay / len(calls) for replay in replays])
+    return graph, len(calls)
 
 
 def _samples(estimate: float, seconds: float) -> int:
@@ -102,7 +108,7 @@ def _round_s(calls: Sequence[Call], device: torch.device) -> float:
     return seconds_of(lambda: [call() for call in calls], synchronizer(device))
 
 
-def _event_seconds(calls: Sequence[Call], device: torch.device) -> list[float]:
+def event_seconds(calls: Sequence[Call], device: torch.device) -> list[float]:
     """Seconds between events before and after each call."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
     for call, (start, end) in zip(calls, events, strict=True):

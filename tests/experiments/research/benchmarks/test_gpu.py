@@ -11,10 +11,18 @@ import torch
 from rich.console import Console
 from tiny_models import build
 
+from treespec import Law, TokenTree, TorchCoins, TreeShape
 from treespec.experiments.measure.roofline import Heads
 from treespec.experiments.research.benchmarks.gpu import __main__ as command
 from treespec.experiments.research.benchmarks.gpu import a_a as aa
-from treespec.experiments.research.benchmarks.gpu import accuracy, decode_times, kernel_times, peers
+from treespec.experiments.research.benchmarks.gpu import (
+    accuracy,
+    decode_times,
+    kernel_times,
+    peers,
+    plan_times,
+    real_text,
+)
 from treespec.experiments.research.benchmarks.gpu.candidates import (
     CANDIDATES,
     Case,
@@ -94,6 +102,16 @@ def test_candidates_see_what_they_claim(name):
     torch.testing.assert_close(call_of(name, case)(own).double(), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_plans_that_are_compared(monkeypatch):
+    monkeypatch.setattr(plan_times, "device_properties", lambda device: (132, 9))
+    short = plan_times.plans_of(Case(LLAMA, 16, 1 << 10), CPU)
+    assert [*short] == [plan_times.PLANNED, plan_times.TWO_LAUNCHES]
+    assert [plan.in_place for plan in short.values()] == [True, False]
+    long = plan_times.plans_of(Case(LLAMA, 256, 128 << 10), CPU)
+    assert [*long] == [plan_times.TWO_LAUNCHES, "128x128x8x2", "128x128x8x3", "128x32x4x3"]
+    assert {plan.tile.block_m for plan in long.values()} == {128}
+
+
 def _below(count, branching):
     """Whether row i attends to node j."""
     seen = torch.eye(count, dtype=torch.bool)
@@ -138,6 +156,27 @@ def test_accuracy_notices_what_is_wrong(monkeypatch, kernel, passes):
     assert accuracy.check(case, CPU)["passed"] is passes
 
 
+def test_acceptance_of_a_real_text_is_replayed():
+    """A text's steps keep what the recorded ones kept, in the recorded order."""
+    rule = real_text.ReplayedAcceptance([[], [1, 0], [0]])
+    tree = TokenTree(TreeShape.expansion([2, 1]), torch.arange(5), None, Law.DETERMINISTIC)
+    rows = torch.eye(8)[torch.arange(5) + 2]
+    verdicts = [rule(tree, rows, TorchCoins(0)) for _ in range(4)]
+    assert [verdict.path for verdict in verdicts] == [(0,), (0, 2, 4), (0, 1), (0,)]
+    assert [verdict.bonus for verdict in verdicts] == [2, 6, 3, 2]
+
+
+@pytest.mark.parametrize("method", ["chain 4", "tree 3x2x1x1"])
+def test_the_trace_fits_the_trees_that_replay_it(method):
+    shape = decode_times.SHAPES[method]
+    tree = TokenTree(shape, torch.arange(shape.size), None, Law.DETERMINISTIC)
+    rule, rows = real_text.replayed(method, 1), torch.eye(shape.size)
+    emitted = [rule(tree, rows, TorchCoins(0)).emitted for _ in range(400)]
+    assert len(set(emitted)) == 5
+    assert 1.5 < sum(emitted) / 400 < 2.5
+    assert "smollm2-eagle3" in real_text.origin()
+
+
 def test_the_fast_loop_decodes_as_generate_does():
     model = build("llama").eval()
     prompt = torch.tensor([5, 3, 8, 1, 9])
@@ -150,7 +189,8 @@ def test_the_fast_loop_decodes_as_generate_does():
 def test_peers_decode_the_same_text(session):
     peers.run(session, LATER)
     (cell,) = read(session.folder, "peers")["cells"].values()
-    assert cell["unavailable"] == {}
+    assert cell.get("unavailable") == {}, cell
+    assert cell["fast_loop_attention"] in ("math", "flash_attention")
     assert cell["same_ids"] == dict.fromkeys((peers.OURS, *peers.PEERS), peers.DRY_NEW)
     assert {*cell["ours_over"]} == {*peers.PEERS}
 
@@ -228,6 +268,10 @@ def test_the_dry_run_goes_to_its_end(tmp_path):
     for own in decoding["cells"].values():
         assert ("unavailable" in own) == (own["target"] != "eager")
     eager = [own for own in decoding["cells"].values() if own["target"] == "eager"]
+    again = [own for own in eager if own["real_text"]]
+    eager = [own for own in eager if not own["real_text"]]
+    assert [own["nodes"] for own in again] == [5, 22]
+    assert not any("text" in own for own in again), "a replayed text is meaningless"
     assert [own["nodes"] for own in eager] == [1, 5, 22] * 2
     assert [own["draft_passes_per_step"] > 0 for own in eager] == [False, True, True] * 2
     assert len({own["text"] for own in eager}) == 1, "with more words the texts stay"

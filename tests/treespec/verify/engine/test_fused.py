@@ -31,7 +31,17 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="see test_through_the_interpreter")
 compiled = pytest.mark.skipif(INTERPRETED, reason="needs Triton outside its interpreter")
 
-RULES = [verify.greedy, verify.naive, verify.chain, verify.rrs, verify.rrsw, verify.onehot]
+RULES = [
+    verify.greedy,
+    verify.naive,
+    verify.chain,
+    verify.rrs,
+    verify.rrsw,
+    verify.onehot,
+    verify.greedy_multidraft,
+    verify.spechub,
+    verify.lenient.using(lenience=0.7),
+]
 ROWS = {
     "plain": None,
     "cold": Sampling(temperature=0.0),
@@ -40,7 +50,7 @@ ROWS = {
     "top_p": Sampling(temperature=1.3, top_p=0.8),
 }
 PER_CASE = 34
-"""Random trees for each of 6 rules and 5 kinds of rows: 1020 in total."""
+"""Random trees for each of 9 rules and 5 kinds of rows: 1530 in total."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -123,7 +133,8 @@ def test_random_trees(rule, kind, random_tree, outcome, by_kernel):
 @interpreted
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_one_token_one_node_and_vocabularies_that_fill_no_block(rule, random_tree, agree):
-    law = next(iter(rule.laws & {Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC}))
+    usual = rule.laws & {Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC}
+    law = next(iter(usual or rule.laws))
     sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
     alone = TokenTree(TreeShape((-1,)), torch.tensor([3]), torch.zeros(0, 5), law)
     agree(rule, alone, sampling.rows(torch.randn(1, 5)))
@@ -351,6 +362,46 @@ def test_arguments_that_a_fused_rule_does_not_cover():
 
 
 @interpreted
+@pytest.mark.parametrize("rule", [verify.greedy, verify.naive], ids=str)
+def test_mixed_trees(rule, agree, outcome):
+    """Of rules that read no draft's row; siblings that must be distinct are checked as by the rule."""
+    law = [[(Law.WITHOUT_REPLACEMENT, 2), (Law.DETERMINISTIC, 1)], (), (), ()]
+    for tokens in ([0, 1, 2, 1], [0, 2, 2, 1]):
+        tree = TokenTree(
+            TreeShape.expansion([3]), torch.tensor(tokens), torch.tensor([[0.0, 0.5, 0.5]]), law
+        )
+        rows = Sampling(temperature=0.0 if rule.one_hot else 1.0).rows(torch.eye(3)[[1, 0, 2, 1]])
+        if tokens[1] != tokens[2]:
+            assert any(verdict.accepted for verdict in agree(rule, tree, rows))
+        else:
+            got = outcome(fused(rule), tree, rows, TorchCoins(0))
+            assert got == outcome(rule, tree, rows, TorchCoins(0))
+            assert got[0] is RefusedTree
+
+
+@interpreted
+def test_a_pair_without_the_hub_is_the_rules_own_error(outcome):
+    """Also a spoke that is never drawn, and a hub that has all the mass."""
+    for tokens, draft in (
+        ([1, 2], [0.6, 0.2, 0.2]),
+        ([0, 1], [0.6, 0.0, 0.4]),
+        ([0, 1], [1.0, 0.0, 0.0]),
+    ):
+        tree, rows = flat(Law.HUB, tokens, [0.2, 0.3, 0.5], draft)
+        for seed in range(6):
+            got = outcome(fused(verify.spechub, block=2), tree, rows, TorchCoins(seed))
+            assert got == outcome(verify.spechub, tree, rows, TorchCoins(seed))
+
+
+@interpreted
+@pytest.mark.parametrize("lenience", [0.0, 0.3])
+def test_lenience(lenience, agree):
+    rule = verify.lenient.using(lenience=lenience)
+    verdicts = agree(rule, *flat(Law.IID, [1, 2], [0.8, 0.1, 0.1], [0.2, 0.4, 0.4]), range(12))
+    assert {v.path for v in verdicts} == ({(0, 1)} if not lenience else {(0,), (0, 1)})
+
+
+@interpreted
 def test_inputs_are_not_mutated(random_tree, agree):
     tree, logits = random_tree(verify.rrsw, torch.Generator().manual_seed(5), 20, 9)
     before = [tensor.clone() for tensor in (tree.tokens, tree.draft_probs, logits)]
@@ -388,8 +439,8 @@ def test_attributes_are_the_rules(rule):
     for name in ("laws", "lossless", "one_hot", "reference", "settings", "__name__"):
         assert getattr(verifier, name) == getattr(rule, name)
     assert (str(verifier), repr(verifier), verifier.block) == (str(rule), f"fused({rule})", 16)
-    with pytest.raises(InvalidSetting, match="settings: none"):
-        verifier.using(lenience=0.5)
+    with pytest.raises(InvalidSetting, match="has no setting 'threshold'"):
+        verifier.using(threshold=0.5)
     foreign = TokenTree(TreeShape((-1, 0, 0)), torch.zeros(3).long(), torch.ones(1, 1), Law.HUB)
     if Law.HUB not in rule.laws:
         with pytest.raises(RefusedTree, match=f"'{rule}' does not cover"):
@@ -407,7 +458,7 @@ def test_which_rules_are_covered():
         return Verdict((0,), 0)
 
     own_chain = verify.rule(laws={Law.IID}, reference="mine")(verify.chain.__wrapped__)
-    for rule, name in ((rrs, "rrs"), (own_chain, "chain"), (verify.lenient.using(), "lenient")):
+    for rule, name in ((rrs, "rrs"), (own_chain, "chain"), (verify.typical.using(), "typical")):
         with pytest.raises(Unavailable, match=rf"'{name}' has no fused kernel.*of treespec.verify"):
             fused(rule)
     for wrong in ("rrs", verify.rrs.__wrapped__, None):

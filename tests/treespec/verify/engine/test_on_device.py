@@ -1,0 +1,119 @@
+"""Where the rules of a target on CUDA decide, and that the user is told if it is the host."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from far_away import FarAway
+from pretended_gpu import PretendedGpu
+
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, Verdict, verify
+from treespec.models.passes.static_trial import NoHostReads
+from treespec.sampling.distributions import SampledRows
+from treespec.verify.engine import on_device as module
+from treespec.verify.engine.fused import ON_HOST, _kernel, fused, why_on_host
+from treespec.verify.engine.on_device import on_device, tell_host_decides
+from treespec.verify.engine.on_host import OnHost
+from treespec.verify.synthetic_acceptance import SyntheticAcceptance
+
+ON_CUDA = SimpleNamespace(device=torch.device("cuda"))
+
+
+@pytest.fixture(autouse=True)
+def _untold():
+    tell_host_decides.cache_clear()
+
+
+def test_every_rule_has_a_kernel_or_a_reason():
+    reasons = {name: why_on_host(rule) for name, rule in verify.RULES.items()}
+    reasons["synthetic_acceptance"] = why_on_host(SyntheticAcceptance([[0.5]]))
+    assert {name: reason for name, reason in reasons.items() if reason} == ON_HOST
+    lines = (module.on_device.__doc__ or "").splitlines()
+    for name in verify.RULES:
+        (line,) = [line for line in lines if line.startswith("    | `") and f"`{name}`" in line]
+        assert ("on the host" in line) == (name in ON_HOST)
+    by_children = [rule for rule in verify.RULES.values() if rule.scope is verify.Scope.ELDERS]
+    assert all(why_on_host(rule) is None for rule in by_children)
+
+
+def test_a_rule_without_a_kernel_is_told_once(caplog):
+    with caplog.at_level(logging.WARNING, "treespec"):
+        for _ in range(2):
+            assert type(verify.verifier_for(verify.kseq, ON_CUDA)) is OnHost
+    (record,) = caplog.records
+    assert "rule 'kseq' is decided on the host, to which all rows are copied" in record.getMessage()
+    assert "found in float64" in record.getMessage()
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_arguments_without_a_kernel_are_told(caplog, monkeypatch):
+    class Changed(SampledRows):
+        """Rows that something changes by their text."""
+
+    class Own(TorchCoins):
+        """Coins of a user's own."""
+
+    decided = []
+    monkeypatch.setattr(module, "on_host", lambda rule: lambda *given: decided.append(str(rule)))
+    tokens, draft = torch.tensor([0, 1, 1, 2]), torch.tensor([[0.0, 0.5, 0.5]])
+    plain = TokenTree(TreeShape.expansion([3]), tokens, draft, Law.IID)
+    groups = [[(Law.IID, 2), (Law.DETERMINISTIC, 1)], (), (), ()]
+    mixed = TokenTree(TreeShape.expansion([3]), tokens, draft, groups)
+    with PretendedGpu():
+        logits = torch.zeros(4, 3, device="cuda")
+        rows = Sampling().rows(logits)
+        for given, reason in (
+            ((plain, Changed(logits, Sampling()), TorchCoins(0)), "by its own text"),
+            ((plain, rows, Own(0)), "not TorchCoins"),
+            ((mixed, rows, TorchCoins(0)), "the tree is mixed"),
+        ):
+            caplog.clear()
+            verifier = on_device(verify.rrs)
+            assert verifier.decide_ahead(*given) is None
+            verifier(*given)
+            assert reason in caplog.text
+        naive = on_device(verify.naive)
+        assert naive._fits(mixed, rows, TorchCoins(0))
+    assert decided == ["rrs"] * 3
+
+
+SAMPLINGS = {
+    "plain": Sampling(),
+    "greedy": Sampling(temperature=0.0),
+    "temperature": Sampling(temperature=0.7),
+    "top_k": Sampling(temperature=0.7, top_k=5),
+    "top_p": Sampling(top_p=0.8),
+    "min_p": Sampling(min_p=0.1),
+    "typical_p": Sampling(typical_p=0.8),
+    "epsilon": Sampling(epsilon_cutoff=0.01),
+    "eta": Sampling(eta_cutoff=0.01),
+}
+FUSED = [rule for rule in verify.RULES.values() if why_on_host(rule) is None]
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("rule", FUSED, ids=str)
+def test_a_decision_is_launched_without_reads_and_read_once(
+    rule, sampling, random_tree, monkeypatch
+):
+    """The kernel itself, which reads nothing back, is left out: it writes a verdict of one node."""
+
+    class Walk:
+        def __getitem__(self, grid):
+            return lambda *given, **options: given[6].copy_(torch.tensor([0, 0, 7, 1]))
+
+    kernel = _kernel()
+    monkeypatch.setattr(kernel, "INTERPRETED", True)
+    monkeypatch.setattr(kernel, "walk", Walk())
+    tree, logits = random_tree(rule, torch.Generator().manual_seed(3), 40, 6)
+    tree, coins = tree.vouched(), TorchCoins(0)
+    fused(rule).decide_ahead(tree, sampling.rows(logits), coins)  # fills caches
+    with NoHostReads(), FarAway() as watch:
+        launched = fused(rule).decide_ahead(tree, sampling.rows(logits), coins)
+    assert launched is not None
+    assert watch.reads == []
+    with FarAway() as watch:
+        assert launched.verdict() == Verdict((0,), 7)
+    assert watch.reads == ["tolist"]
