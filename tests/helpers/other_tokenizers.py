@@ -21,7 +21,8 @@ def metaspace() -> PreTrainedTokenizerFast:
         ("▁", "and"),
         ("e", "n"),
     ]
-    words.append("and")
+    words += ["and", "\n", "\n\n"]
+    merges.append(("\n", "\n"))
     core = Tokenizer(
         models.BPE(
             {word: i for i, word in enumerate(words)}, [*merges, ("en", "d")],

@@ -21,19 +21,21 @@ from treespec import (
     verify,
 )
 from treespec.draft import ModelDrafter, PromptLookup, StringDrafter, make_drafter
+from treespec.draft.strings import HELD
 from treespec.errors import InvalidPrompt, TokenizerMismatch
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import PromptError
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.session import require_fits
-from treespec.models.codec import Codec, codec_of, token_bytes
+from treespec.models.codec import CUT, Codec, codec_of, token_bytes
 from treespec.models.known_models import folder_of
 from treespec.models.outline import outline_pair
 from treespec.models.pair_places import EMBEDDED, embedded_folder
 from treespec.models.shared_tokens import shared_tokens
 from treespec.models.text_follower import TextFollower
 from treespec.models.variants.trimmed import most_frequent
+from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
 
 TEXT = (
@@ -70,7 +72,7 @@ def test_shared_tokens_are_the_same_bytes(target: str, draft: str) -> None:
     # A token that only the target knows is several of the draft's, with the same bytes.
     for token in pair[0].encode(TEXT, add_special_tokens=False):
         read = b"".join(of_draft.get(i, b"") for i in shared.pieces(token))
-        assert read.strip() == of_target[token].strip()
+        assert read == of_target[token]
 
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS)
@@ -118,7 +120,8 @@ class Says:
 
 @pytest.mark.parametrize(("target", "draft"), PAIRS)
 @pytest.mark.parametrize(
-    ("text", "continued"), [("in the end", " and the end"), ("the e", "nd."), ("over the", "n and")]
+    ("text", "continued"),
+    [("in the end", " and the end"), ("the e", "nd."), ("over the", "n and"), ("the", "\n\nend")],
 )
 def test_a_string_is_drafted_in_the_targets_ids(
     target: str, draft: str, text: str, continued: str
@@ -135,6 +138,116 @@ def test_a_string_is_drafted_in_the_targets_ids(
     tree = drafter.propose(TorchCoins(0))
     assert tree.shape.is_chain
     assert source.decode([*ids, *tree.token_ids[1:]]) == text + continued
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_special_tokens_are_no_text(target: str, draft: str) -> None:
+    """Text that spells one is split, and a draft ends before one; what opens a text stands before it."""
+    source, own = codec_of(tokenizer(target)), tokenizer(draft)
+    codec = codec_of(own)
+    for token in codec.special.values():
+        assert not codec.special.keys() & {*codec.ids(f"the {token} end")}
+    assert [*codec.opening, *codec.ids("the end")] == own("the end").input_ids
+    says = Says(codec, "and the")
+    said = codec.decode(says.ids)
+    says.ids += [own.eos_token_id, *codec.ids("end")]
+    drafter = StringDrafter(says, source, codec, size=30, depth=20)
+    drafter.prefill(torch.tensor(source.ids("in the ")))
+    assert source.decode(drafter.propose(TorchCoins(0)).token_ids[1:]).strip() == said.strip()
+
+
+def test_a_text_in_other_ids_is_opened_as_its_tokenizer_does() -> None:
+    target, draft = tokenizer(EMBEDDED), tokenizer("metaspace")
+    shared = shared_tokens(target, draft, len(target), len(draft))
+    read = shared.read(target.encode("in the end"))
+    assert read == draft("in the end").input_ids
+    assert read[0] == draft.bos_token_id
+
+
+def test_a_piece_is_preferred_to_a_byte_token() -> None:
+    target, draft = tokenizer(EMBEDDED), tokenizer("metaspace")
+    shared = shared_tokens(target, draft, len(target), len(draft))
+    of_target = {text: i for i, text in token_bytes(target).items()}
+    assert shared.pieces(of_target[b"a"]) == (draft.convert_tokens_to_ids("a"),)
+    assert shared.pieces(of_target[b"%"]) == (draft.convert_tokens_to_ids("<0x25>"),)
+
+
+def emitting(token: int) -> Step:
+    """A step without drafts."""
+    root = TokenTree.of(TreeShape.chain(0), [1], None, Law.DETERMINISTIC, torch.device("cpu"))
+    return Step(root, Verdict((0,), token), Scores(torch.empty(1, 0)), (token,))
+
+
+@pytest.mark.parametrize(("target", "draft"), PAIRS)
+def test_parts_of_characters_are_neither_drafted_nor_drafted_after(target: str, draft: str) -> None:
+    source, codec = codec_of(tokenizer(target)), codec_of(tokenizer(draft))
+    says = Says(codec, "and 日")
+    says.ids.pop()
+    drafter = StringDrafter(says, source, codec, size=30, depth=20)
+    drafter.prefill(torch.tensor(source.ids("the ")))
+    text = source.decode(drafter.propose(TorchCoins(0)).token_ids[1:])
+    assert "and" in text
+    assert CUT not in text
+    ids = source.ids("the 日")
+    begun = next(i for i in range(1, len(ids)) if source.decode(ids[:i]).endswith(CUT))
+    drafter.prefill(torch.tensor(ids[: begun - 1]))
+    for i, token in enumerate(ids[begun - 1 :], start=begun):
+        drafter.commit(emitting(token))
+        assert (drafter.propose(TorchCoins(0)).shape.size > 1) == (i == len(ids))
+
+
+class Given(Says):
+    """It also writes down the text that it was given."""
+
+    def prefill(self, tokens):
+        super().prefill(tokens)
+        self.text = tokens.tolist()
+
+    def commit(self, step):
+        super().commit(step)
+        self.text += step.emitted_ids
+
+
+def letters(text: str) -> tuple[list[int], list[int]]:
+    return [ord(letter) for letter in text], [*range(len(text))]
+
+
+def in_pairs(text: str) -> tuple[list[int], list[int]]:
+    """Pairs of letters from the end: each further letter changes all earlier pieces."""
+    starts = [0] * (len(text) % 2) + [*range(len(text) % 2, len(text), 2)]
+    pieces = [text[:1]] * (len(text) % 2) + [text[i : i + 2] for i in starts[len(text) % 2 :]]
+    return [sum(ord(c) << 8 * i for i, c in enumerate(piece)) for piece in pieces], starts
+
+
+def test_earlier_pieces_that_change_are_given_anew() -> None:
+    """To a source of real tokenizers, and to one of a splitting that changes everywhere."""
+    toy = Codec(lambda ids: "".join(map(chr, ids)), letters)
+    pairs = Codec(
+        lambda ids: "".join(chr(i & 255) + chr(i >> 8) * (i > 255) for i in ids), in_pairs
+    )
+    codecs = [(toy, pairs), *((codec_of(tokenizer(a)), codec_of(tokenizer(b))) for a, b in PAIRS)]
+    for source, codec in codecs:
+        ids, says = source.ids("the end of 12345 and the end " * 2), Given(codec, "end")
+        drafter = StringDrafter(says, source, codec, size=9, depth=8)
+        drafter.prefill(torch.tensor(ids[:20]))
+        for token in ids[20:]:
+            drafter.commit(emitting(token))
+            whole = [*codec.opening, *codec.ids(drafter._text.text)]
+            assert says.text == whole[: max(len(whole) - HELD, 1)]
+
+
+def test_a_draft_that_would_say_something_else_is_left_out() -> None:
+    """A line end that would be one piece with that before it, and a piece that changes the text before."""
+    plain = Codec(lambda ids: "".join(map(chr, ids)), letters)
+    joining = Codec(lambda ids: "".join(map(chr, ids)).replace("ab", "c"), letters)
+    spaces, embedded = codec_of(metaspace()), codec_of(tokenizer(EMBEDDED))
+    for source, codec, text, says in (
+        (spaces, embedded, "the\n", "\nend"),
+        (plain, joining, "eea", "bx"),
+    ):
+        drafter = StringDrafter(Says(codec, says), source, codec, size=9, depth=8)
+        drafter.prefill(torch.tensor(source.ids(text)))
+        assert drafter.propose(TorchCoins(0)).shape.size == 1
 
 
 @pytest.fixture(scope="module")
