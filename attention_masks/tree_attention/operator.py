@@ -7,6 +7,12 @@ code that was compiled once serves every tree, prefix and cache.
 
 On CUDA and in Triton's interpreter the operator is the kernel. On a CPU without the interpreter it is the
 reference on the tree that the buffer describes, in any floating-point dtype: slow, for tests.
+
+Not covered: gradients, `vmap`, and a formula for `torch.utils.flop_counter`, which counts nothing for this
+operator (nor for those of `treespec.kernels`, which are for the CPU). A mode that looks at operations, such
+as the trial of captured passes (`NoHostReads`), does not see what the kernel does inside: it waits for
+nothing. `counters` is scratch, zero before and after, and therefore declared as not mutated; passes that may
+run at the same time must not share it.
 """
 
 import os
