@@ -121,9 +121,13 @@ class Section:
 
 
 def sections() -> dict[str, Section]:
-    """All sections of the page, by name."""
+    """All sections of the page, by name; those that await their first file are left out."""
     specs = yaml.safe_load((RESULTS / "sections.yaml").read_text(encoding="utf-8"))
-    return {name: Section.of(name, spec) for name, spec in specs.items()}
+    return {
+        name: Section.of(name, spec)
+        for name, spec in specs.items()
+        if not spec.get("awaited") or any(RESULTS.glob(f"{spec['file']}-*.json"))
+    }
 
 
 def results_page() -> str:

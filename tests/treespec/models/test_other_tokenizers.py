@@ -1,5 +1,6 @@
 """Drafts of another tokenizer, with the embedded tokenizer, SmolLM2's where it was fetched, and others."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,17 @@ from other_tokenizers import metaspace, save_tiny_model
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, generate, load_pair, verify
+from treespec import (
+    Law,
+    Sampling,
+    TokenTree,
+    TorchCoins,
+    TreeShape,
+    decode,
+    generate,
+    load_pair,
+    verify,
+)
 from treespec.draft import ModelDrafter, PromptLookup, StringDrafter, make_drafter
 from treespec.errors import InvalidPrompt, TokenizerMismatch
 from treespec.experiments.config.build import build
@@ -22,6 +33,8 @@ from treespec.models.outline import outline_pair
 from treespec.models.pair_places import EMBEDDED, embedded_folder
 from treespec.models.shared_tokens import shared_tokens
 from treespec.models.text_follower import TextFollower
+from treespec.models.variants.trimmed import most_frequent
+from treespec.target import ModelTarget
 
 TEXT = (
     "The naïve 🙂👩‍💻 déjà vu  doesn't\n\n    def f(x):\n\treturn 12345  日本語 "
@@ -208,9 +221,38 @@ def test_a_trimmed_draft_has_the_rows_of_its_tokens(folders) -> None:
     assert trimmed.inner.model.get_output_embeddings().weight.shape[0] == 3
 
 
+def test_a_trimmed_draft_keeps_the_greedy_text_of_the_embedded_pair() -> None:
+    """Some of its tokens are drafted, and the others drawn by the target alone."""
+    pair = load_pair(EMBEDDED)
+    prompt = pair.tokenizer.encode("def walk(tree):\n    for node in")
+    with pair.target.as_transformers() as model:
+        ids = torch.tensor([prompt])
+        right = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=40, pad_token_id=0,
+            eos_token_id=None,
+        )[0, len(prompt) :].tolist()  # fmt: skip
+    assert len(set(right)) > 6
+    # Every other token of the text is one that the draft lacks.
+    kept = {*range(200)} - {*sorted(set(right))[::2]} | {*sorted(set(right))[1::2]}
+    trimmed = pair.draft.of_tokens(torch.tensor(sorted(kept)))
+    drafter = make_drafter(trimmed, TreeShape.expansion([3, 2, 1]), Law.DETERMINISTIC, GREEDY)
+    steps = decode(
+        ModelTarget(pair.target), drafter, verify.greedy, ids[0], sampling=GREEDY, coins=TorchCoins(0),
+        max_new_tokens=40,
+    )  # fmt: skip
+    tokens, drafted, accepted = [], set(), 0
+    for step in steps:
+        tokens += step.tokens
+        drafted |= {*step.tree.token_ids[1:]}
+        accepted += step.verdict.accepted
+    assert tokens == right
+    assert drafted <= kept
+    assert accepted > 5
+
+
 @pytest.mark.slow
 def test_a_chat_model_is_drafted_for_in_other_vocabularies() -> None:
-    """By the embedded draft, as tokens and as strings, and by a head of a part of its vocabulary."""
+    """By the embedded draft, as tokens and as strings, by a head of 6,144 tokens, and by itself trimmed."""
     if not folder_of("smollm2").exists():
         pytest.skip("smollm2 was not fetched")
     pair = load_pair("smollm2", embedded_folder() / "draft", other_tokenizer=True)
@@ -230,14 +272,18 @@ def test_a_chat_model_is_drafted_for_in_other_vocabularies() -> None:
         right = model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, pad_token_id=0
         )[0, len(prompt) :].tolist()  # fmt: skip
-    for method in build(config).methods:
+    drafters = {method.name: method.drafter(pair, "T=0") for method in build(config).methods}
+    frequent = most_frequent(Counter(prompt + right[::2]), 4096, pair.target.own_vocab_size)
+    trimmed = pair.target.of_tokens(frequent)
+    drafters["trimmed"] = make_drafter(trimmed, TreeShape.chain(3), Law.DETERMINISTIC, GREEDY)
+    for name, drafter in drafters.items():
         found = generate(
             pair,
             prompt,
-            drafter=method.drafter(pair, "T=0"),
+            drafter=drafter,
             verifier=verify.greedy,
             sampling=GREEDY,
             max_new_tokens=20,
         )
-        assert list(found.tokens) == right, method.name
-        assert sum(found.accepted_per_step), f"{method.name}: no draft was accepted"
+        assert list(found.tokens) == right, name
+        assert sum(found.accepted_per_step), f"{name}: no draft was accepted"

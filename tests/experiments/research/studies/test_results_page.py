@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import yaml
 
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.research.benchmarks.results_file import RESULTS
@@ -93,6 +94,25 @@ def test_a_section_says_so(monkeypatch, tmp_path):
     (tmp_path / source.name).write_text(json.dumps(study | {"together": 1}))
     monkeypatch.setattr(results_module, "RESULTS", tmp_path)
     assert results_module.BY_PROMPTS in sections()["tree_vs_chain"].body
+
+
+def test_a_section_that_awaits_its_first_file(monkeypatch, tmp_path):
+    specs = yaml.safe_load((RESULTS / "sections.yaml").read_text())
+    (tmp_path / "sections.yaml").write_text(
+        yaml.safe_dump({"gpu_aa": specs["gpu_aa"]}, sort_keys=False)
+    )
+    monkeypatch.setattr(results_module, "RESULTS", tmp_path)
+    assert sections() == {}
+    run = {
+        "run": 1,
+        "ratio": 1.0123,
+        "half_width": 0.011,
+        "contains_1": False,
+        "joules_per_token": 0.5,
+    }
+    data = {"measured": "2026-11-29", "hardware": {"gpu": "NVIDIA X"}, "cells": {"run 1": run}}
+    (tmp_path / "gpu_aa-nvidia-x.json").write_text(json.dumps(data))
+    assert "| 1 | 1.0123 | 1.10% |" in sections()["gpu_aa"].body
 
 
 def test_a_missed_goal_is_shown():
