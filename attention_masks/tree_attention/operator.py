@@ -7,6 +7,11 @@ code that was compiled once serves every tree, prefix and cache.
 
 On CUDA and in Triton's interpreter the operator is the kernel. On a CPU without the interpreter it is the
 reference on the tree that the buffer describes, in any floating-point dtype: slow, for tests.
+
+Not covered: gradients, `vmap`, and a formula for `torch.utils.flop_counter`, which counts nothing for this
+operator. A dispatch mode that looks at each operation, such as one that finds what waits for the device,
+sees the operator and not what the kernel does inside: it waits for nothing. `counters` is scratch, zero
+before and after, and therefore declared as not mutated; passes that run at the same time must not share it.
 """
 
 import os

@@ -26,7 +26,7 @@ from treespec.experiments.config.generation import ignored_in_words
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.greedy import GreedyCheck, split
-from treespec.experiments.lossless.law import SAMPLES_PER_SIGN, LawCheck, LawChecker
+from treespec.experiments.lossless.law import SAMPLES_PER_SIGN, LawCheck, LawChecker, as_a_run
 from treespec.experiments.lossless.samples import KeptSamples, code_hash
 from treespec.experiments.records.manifest import config_data, environment
 from treespec.experiments.run.baselines import generate_plain
@@ -37,7 +37,6 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, behind, encode, read_prompts
 from treespec.experiments.run.session import require_sources
 from treespec.experiments.run.unit import finish
-from treespec.models.pass_kinds import EAGER
 from treespec.stopping import stop_at_tokens
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ class Check:
     prompts: int
     skipped: tuple[str, ...]
     recalled: float
+    passes: dict[str, str]
+    as_a_run: bool
     text_of: Callable[[list[int]], str] = str
 
     @property
@@ -165,23 +166,30 @@ def check_lossless(
         prompts=len(sampled_prompts),
         skipped=tuple(m.name for m in experiment.methods if m not in methods),
         recalled=checker.memory.recalled / max(1, checker.memory.asked),
+        passes=_passes(experiment.methods, pair),
+        as_a_run=as_a_run(pair),
         text_of=lambda ids: str(pair.tokenizer.decode(ids)),
     )
 
 
-def _about(
-    config: Config, methods: Sequence[BuiltMethod], pair: "Pair", sizes: tuple[int, int, int]
-) -> dict[str, Any]:
+def _passes(methods: Sequence[BuiltMethod], pair: "Pair") -> dict[str, str]:
+    """The kind of passes of each model, by its name."""
     models = {
         "target": pair.target,
         "draft": pair.draft,
         **pair.others,
         **parts_of(methods, pair.target),
     }
+    return {name: model.passes.kind for name, model in models.items() if hasattr(model, "passes")}
+
+
+def _about(
+    config: Config, methods: Sequence[BuiltMethod], pair: "Pair", sizes: tuple[int, int, int]
+) -> dict[str, Any]:
     return {
         "config": config_data(config),
         "samples_tokens_prompts": sizes,
-        "passes": {name: getattr(model, "passes", EAGER).kind for name, model in models.items()},
+        "passes": _passes(methods, pair),
         "versions": environment()["versions"],
         "code": code_hash(),
     }

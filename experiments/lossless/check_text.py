@@ -80,6 +80,7 @@ def check_data(check: Check) -> dict[str, Any]:
         "config": config_data(check.config),
         "seed": check.config.seed,
         "dtype": check.dtype,
+        "passes": check.passes,
         "false_alarm": check.false_alarm,
         "reference": "exact law",
         "tokens": check.tokens,
@@ -210,13 +211,16 @@ def _near_tie_note(check: Check, splits: list[Split]) -> str:
 def _notes(check: Check) -> list[str]:
     notes = []
     if check.laws:
+        recalled = (
+            f"{100 * check.recalled:.0f} % of the target's passes were recalled from identical ones"
+        )
+        how = "decoded by the graphs and kernels of a run" if check.as_a_run else recalled
         notes = [
             "False alarms: the probability that any lossless method fails is at most "
             f"{check.false_alarm:g} over all {len(check.laws)} comparisons (Bonferroni).",
             "noticed from: total variation of the first token that would be noticed in 90 % of cases or "
             "more. Differences among rare tokens pooled into one cell are not seen.",
-            f"Samples: texts by the real loop, tokens: {check.tokens}, prompts: {check.prompts}; "
-            f"{100 * check.recalled:.0f} % of the target's passes were recalled from identical ones.",
+            f"Samples: texts by the real loop, tokens: {check.tokens}, prompts: {check.prompts}; {how}.",
         ]
         if any(map(_truncated, check.config.samplings)):
             notes.append(
@@ -230,6 +234,13 @@ def _notes(check: Check) -> list[str]:
                 f"In {check.dtype}, enough samples would notice that passes over trees and over single "
                 "tokens round differently; use float32."
             )
+    if check.as_a_run and (
+        eager := [name for name, kind in check.passes.items() if kind == "eager"]
+    ):
+        notes.append(
+            f"Passes operation by operation: {', '.join(eager)}. Runs on a GPU capture them as graphs: "
+            "check those by models.passes=auto models.draft_passes=auto"
+        )
     if not all(row.lossless for row in (*check.laws, *check.greedy)):
         notes.append("lossy: the rule changes the law by design, so it cannot fail.")
     if check.skipped:

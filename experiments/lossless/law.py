@@ -1,6 +1,7 @@
 """Temperature above 0: compare samples of a method with plain decoding, by `treespec.testing.compare`.
 
-All samples come from the real `decode`, a text of a few tokens each. They are compared with the law of
+All samples come from the real `decode`, a text of a few tokens each; on a CPU by models that remember their
+passes (`check_passes`), on CUDA by the parts of a run. They are compared with the law of
 plain decoding itself: rows of the unmodified model in ordinary transformers passes, without our attention,
 cache or loop. That is what infinitely many plain samples would give.
 
@@ -33,7 +34,7 @@ from treespec.protocols import TreeModel
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling
 from treespec.sampling.processing.rows import processed_row
-from treespec.target import ModelTarget
+from treespec.target import make_target
 from treespec.testing.compare import LawComparison, compare_laws
 from treespec.verify import verifier_for
 
@@ -80,6 +81,20 @@ class _Remembering(NamedTuple):
         )
 
 
+def as_a_run(pair: "Pair") -> bool:
+    """Whether texts are decoded by the very parts of a run, which cannot remember: on CUDA.
+
+    There passes are captured graphs, whose scores are lent, static drafts are one graph, and acceptance is
+    a kernel that moves rows before the host knows its verdict. All that is what is to be checked.
+    """
+    return pair.target.device.type == "cuda"
+
+
+def _models_of(pair: "Pair", memory: PassMemory) -> "Pair | _Remembering":
+    """The models that texts are decoded by."""
+    return pair if as_a_run(pair) else _Remembering.of(pair, memory)
+
+
 class LawChecker:
     """Samples methods after the same prompts, and compares them with plain decoding."""
 
@@ -97,7 +112,7 @@ class LawChecker:
         self.pair, self.prompts, self.tokens, self.seed = pair, prompts, tokens, seed
         self.memory = PassMemory()
         self._each = -(-samples // len(prompts))  # rounded up, to equal numbers for all prompts
-        self._remembering = _Remembering.of(pair, self.memory)
+        self._models = _models_of(pair, self.memory)
         self._kept, self._progress = kept, progress
 
     def check(self, method: BuiltMethod, name: str, *, false_alarm: float) -> LawCheck:
@@ -113,7 +128,7 @@ class LawChecker:
         """Put the models behind the source of a prompt."""
         pair, self.pair = self.pair, behind(self.pair, prompt)
         if self.pair is not pair:
-            self._remembering = _Remembering.of(self.pair, self.memory)
+            self._models = _models_of(self.pair, self.memory)
 
     @torch.inference_mode()
     def _plain_law(self, sampling: Sampling, prefix: tuple[int, ...]) -> Float[Tensor, "V"]:
@@ -144,16 +159,17 @@ class LawChecker:
 
     def _sampled(self, method: BuiltMethod, name: str, i: int) -> Texts:
         self._go_to(self.prompts[i])
-        choice, drafter = method.choices[name], method.drafter(self._remembering, name)
-        target, start, rows = ModelTarget(self._remembering.target), time.perf_counter(), []
+        choice, drafter = method.choices[name], method.drafter(self._models, name)
+        target, start, rows = make_target(self._models.target), time.perf_counter(), []
+        verifier = verifier_for(choice.rule, self._models.target)
         coins = TorchCoins(seed_of(self.seed, "samples", self.prompts[i].key, name, method.name))
         ids = torch.tensor(self.prompts[i].ids, dtype=torch.long, device=self.pair.target.device)
         for count in range(self._each):
             if count % SAMPLES_PER_SIGN == 0:
                 self._progress(f"{name}: {method.name}, prompt {i + 1}/{len(self.prompts)}")
             steps = decode(
-                target, drafter, verifier_for(choice.rule, self._remembering.target), ids,
-                sampling=choice.sampling, coins=coins, max_new_tokens=self.tokens,
+                target, drafter, verifier, ids, sampling=choice.sampling, coins=coins,
+                max_new_tokens=self.tokens,
             )  # fmt: skip
             rows.append([i, *(token for step in steps for token in step.tokens)])
         return Texts(rows, time.perf_counter() - start)

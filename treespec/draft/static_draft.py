@@ -13,6 +13,10 @@ all of which it runs again. Heads that draft without passes by level (Medusa, bl
 
 Arithmetic and order of uniforms are those of the levels, so equal uniforms give equal trees.
 
+The root is in that small buffer, not copied on the device from the verdict. The host needs the verdict
+before it can launch the next draft: for the number of uniforms that acceptance took, for the number of
+committed tokens to run (which graph), and for whether the text ends. Then one copy brings all of that.
+
 Prediction for an H100, to be confirmed there: a graph takes the sum of its kernels, about 2 us for each
 small one. The embedded draft (2 layers) launches some 45 kernels a layer operation by operation, so 4
 levels cost 0.9 ms; with passes compiled to some 8 kernels a layer 0.2 ms. By levels it took 1.36 ms.

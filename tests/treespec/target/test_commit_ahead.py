@@ -27,12 +27,16 @@ plain = pytest.mark.skipif(INTERPRETED, reason="runs in the process outside")
 
 WARM, COLD = Sampling(), Sampling(temperature=0.0)
 TREE = TreeShape.from_parents([-1, 0, 0, 0, 1, 1, 2, 4, 4, 6])
+PAIRS = TreeShape((-1, 0, 0, 1, 1, 2, 2))
 CASES = [
     (TREE, Law.WITHOUT_REPLACEMENT, WARM, verify.rrsw),
     (TREE, Law.IID, WARM, verify.rrs),
     (TREE, Law.IID, WARM, verify.naive),
     (TREE, Law.DETERMINISTIC, COLD, verify.greedy),
     (TreeShape.chain(3), Law.IID, WARM, verify.chain),
+    (TREE, Law.TOP_THEN_SAMPLE, WARM, verify.greedy_multidraft),
+    (PAIRS, Law.HUB, Sampling(0.8), verify.spechub),
+    (TREE, Law.DETERMINISTIC, Sampling(0.8), verify.onehot),
 ]
 
 
@@ -90,7 +94,7 @@ def test_verdicts_rows_and_coins(shape, law, sampling, rule, make_model, taped, 
     for mine, right in zip(our_rows, their_rows, strict=True):
         for one, other in zip(mine, right, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    assert len(moves) == (2 * len(ours) if shape is TREE else 0)
+    assert len(moves) == (0 if shape.is_chain else 2 * len(ours))
 
 
 @interpreted

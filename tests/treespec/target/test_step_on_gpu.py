@@ -25,6 +25,8 @@ CASES = [
     (TREE, Law.DETERMINISTIC, COLD, verify.greedy),
     (TreeShape.expansion([3, 2, 1, 1]), Law.DETERMINISTIC, COLD, verify.greedy),
     (TreeShape.chain(4), Law.IID, WARM, verify.chain),
+    (TREE, Law.TOP_THEN_SAMPLE, Sampling(0.8, top_k=20), verify.greedy_multidraft),
+    (TreeShape((-1, 0, 0, 1, 1, 2, 2)), Law.HUB, Sampling(eta_cutoff=0.01), verify.spechub),
 ]
 
 

@@ -12,7 +12,17 @@ from treespec.verify.engine.on_host import on_host
 
 pytestmark = pytest.mark.gpu
 
-RULES = [verify.greedy, verify.naive, verify.chain, verify.rrs, verify.rrsw, verify.onehot]
+RULES = [
+    verify.greedy,
+    verify.naive,
+    verify.chain,
+    verify.rrs,
+    verify.rrsw,
+    verify.onehot,
+    verify.greedy_multidraft,
+    verify.spechub,
+    verify.lenient,
+]
 COLD = Sampling(temperature=0.0)
 SAMPLINGS = [COLD, Sampling(temperature=0.7), Sampling(), Sampling(temperature=1.3, top_p=0.8)]
 
