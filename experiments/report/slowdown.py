@@ -15,7 +15,8 @@ time by them than its share of the time explains: then all of them count as cost
 method. If the machine was hardly ever calm, all steps count, and a remark says so. If some method has no
 other steady method, totals decide.
 
-**Measured** on the same steps of 20 runs each (`tests/experiments/report/kept_rounds.json`), against totals, and against
+**Measured** on the same steps of 20 runs each (`tests/experiments/report/kept_rounds.json`),
+against totals, and against
 totals without the *rounds* in which a copy of plain decoding was slow: runs in which two identical chains
 were told apart, half-width of the interval of their ratio and its standard deviation over runs, runs in
 which a chain was found that takes 5 % longer, and the bias of its ratio.
