@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treespec.errors import Unavailable
 from treespec.kernels.drawn_children import DTYPES
 from treespec.kernels.walked_tree import walked_tree
 from treespec.protocols import Coins, Rows, Verifier
@@ -14,7 +13,7 @@ from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.verify.chain import chain
-from treespec.verify.engine.fused import why_on_host
+from treespec.verify.engine.fused import why_no_kernel, why_on_host
 from treespec.verify.engine.on_device import on_device, tell_host_decides
 from treespec.verify.engine.on_host import on_host
 from treespec.verify.engine.wrapped import WrappedRule, plan_of
@@ -100,7 +99,7 @@ def verifier_for(rule: Rule, target: Any) -> Verifier:
     """The cheapest verifier for a target.
 
     `by_kernel` if its passes are compiled; on CUDA `on_device`, or `on_host` for a rule without a kernel
-    there, with the reason in the log; else `on_host`.
+    there or where Triton cannot compile it, with the reason in the log; else `on_host`.
 
     Args:
         rule: the acceptance rule.
@@ -114,10 +113,10 @@ def verifier_for(rule: Rule, target: Any) -> Verifier:
         return by_kernel(rule)
     device = getattr(target, "device", None)
     if getattr(device, "type", None) == "cuda":
-        try:
+        reason = why_on_host(rule) or why_no_kernel(device)
+        if reason is None:
             return on_device(rule)
-        except Unavailable as missing:
-            tell_host_decides(str(rule), why_on_host(rule) or str(missing))
+        tell_host_decides(str(rule), reason)
     return on_host(rule)
 
 

@@ -11,12 +11,12 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from treespec.checks import integer
-from treespec.errors import RefusedTree, Unavailable
+from treespec.errors import RefusedTree, Unavailable, in_words
 from treespec.protocols import Coins, Rows
 from treespec.sampling.coins import TorchCoins
-from treespec.sampling.distributions import SampledRows
+from treespec.sampling.distributions import SampledRows, Sampling
 from treespec.step import Verdict
-from treespec.tree import TokenTree
+from treespec.tree import Law, TokenTree
 from treespec.tree.probabilities import no_distributions
 from treespec.tree.shape import TreeShape
 from treespec.tree.unread_tree import settle, unread
@@ -306,6 +306,24 @@ def why_on_host(rule: Rule) -> str | None:
     return ON_HOST.get(
         plain.__module__.removeprefix("treespec.verify."), "it is a rule of your own"
     )
+
+
+@lru_cache
+def why_no_kernel(device: torch.device) -> str | None:
+    """Why the kernel does not run on a device; None if it does. Tried once, on a tree of one node.
+
+    Triton compiles at the first launch, which needs a driver that it knows and a C compiler.
+    """
+    root = torch.zeros(1, dtype=torch.long, device=device)
+    tree = TokenTree(TreeShape.chain(0), root, None, Law.DETERMINISTIC)
+    rows = Sampling(temperature=0.0).rows(torch.zeros(1, 2, device=device))
+    try:
+        fused(greedy)(tree, rows, TorchCoins(0))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as problem:  # the compiler raises errors of many classes
+        return in_words(problem, "Triton")
+    return None
 
 
 def _plain(rule: Rule) -> Rule:

@@ -12,12 +12,14 @@ from pretended_gpu import PretendedGpu
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, Verdict, verify
 from treespec.models.passes.static_trial import NoHostReads
 from treespec.sampling.distributions import SampledRows
+from treespec.verify.engine import cpu_kernel
 from treespec.verify.engine import on_device as module
-from treespec.verify.engine.fused import ON_HOST, _kernel, fused, why_on_host
-from treespec.verify.engine.on_device import on_device, tell_host_decides
+from treespec.verify.engine.fused import ON_HOST, _kernel, fused, why_no_kernel, why_on_host
+from treespec.verify.engine.on_device import OnDevice, on_device, tell_host_decides
 from treespec.verify.engine.on_host import OnHost
 from treespec.verify.synthetic_acceptance import SyntheticAcceptance
 
+CPU = torch.device("cpu")
 ON_CUDA = SimpleNamespace(device=torch.device("cuda"))
 
 
@@ -77,6 +79,35 @@ def test_arguments_without_a_kernel_are_told(caplog, monkeypatch):
         naive = on_device(verify.naive)
         assert naive._obstacle(mixed, rows, TorchCoins(0)) is None
     assert decided == ["rrs"] * 3
+
+
+def test_where_triton_cannot_compile_the_host_decides(caplog, monkeypatch):
+    """As on a machine without a C compiler: tried once, before the first step."""
+
+    class Walk:
+        tried = 0
+
+        def __getitem__(self, grid):
+            Walk.tried += 1
+            raise RuntimeError(
+                "Failed to find C compiler. Please specify via CC environment variable."
+            )
+
+    kernel = _kernel()
+    monkeypatch.setattr(kernel, "INTERPRETED", True)
+    monkeypatch.setattr(kernel, "walk", Walk())
+    monkeypatch.setattr(cpu_kernel, "why_no_kernel", lambda device: why_no_kernel(CPU))
+    why_no_kernel.cache_clear()
+    with caplog.at_level(logging.WARNING, "treespec"):
+        for _ in range(2):
+            assert type(verify.verifier_for(verify.rrsw, ON_CUDA)) is OnHost
+    why_no_kernel.cache_clear()
+    (record,) = caplog.records
+    assert "rule 'rrsw' is decided on the host" in record.getMessage()
+    assert "Failed to find C compiler" in record.getMessage()
+    assert Walk.tried == 1
+    monkeypatch.setattr(cpu_kernel, "why_no_kernel", lambda device: None)
+    assert type(verify.verifier_for(verify.rrsw, ON_CUDA)) is OnDevice
 
 
 FUSED = [rule for rule in verify.RULES.values() if why_on_host(rule) is None]
