@@ -75,7 +75,9 @@ def run(session: Session, deadline: float) -> None:
                 model = pair.target
             trial = compiled_layers(model) if case.compiled else None
             layers = None if trial is None else trial.layers
-            cell = {"uncompiled": trial.why, "trial_s": trial.seconds} if trial else {}
+            cell: dict[str, Any] = {}
+            if trial is not None:
+                cell = {"uncompiled": trial.why, "trial_s": trial.seconds}
             with torch.inference_mode():
                 cells = [_cell(session, model, layers, nodes, prefix) for nodes in NODES]
                 cell |= _errors(model, layers, prefix)
