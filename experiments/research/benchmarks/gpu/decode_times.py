@@ -9,6 +9,9 @@ shares of tokens than pairs do on real texts, so some of these cells replay the 
 ("eager"), with captured graphs of the target ("graph"), and with captured graphs of target and draft
 ("graphs"). The draft stays small.
 
+Greedy texts are judged by logits in float64 (`true_logits`): each token is the best one but for near ties,
+which are listed.
+
 The floor of a step is the sum over its passes of the bytes that each pass must read (weights and cache),
 divided by the bandwidth from the data sheet.
 """
@@ -35,6 +38,7 @@ from treespec.experiments.measure.timing import (
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
 from treespec.experiments.research.benchmarks.gpu.real_text import origin, replayed
+from treespec.experiments.research.benchmarks.gpu.true_logits import judge_text
 from treespec.experiments.research.benchmarks.gpu.wide_words import LLAMA_WORDS, widened
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
@@ -121,9 +125,11 @@ def run(session: Session, deadline: float) -> None:
         **dict(zip(("prompts", "prompt_tokens", "new_tokens"), texts, strict=True)),
     )  # fmt: skip
     pair, enlarged, problem, facts = None, None, "", {}
+    judged: dict[str, dict[str, Any]] = {}
     for case in session.each("decode", todo, deadline, store):
         if (case.size, case.words) != enlarged:
             pair, enlarged, problem, facts = None, (case.size, case.words), "", {}
+            judged = {}
             gc.collect()
             session.recover("the last model")
             try:
@@ -139,7 +145,25 @@ def run(session: Session, deadline: float) -> None:
             except Exception as error:
                 problem = f"loading: {in_words(error, 'the loading')}"
         cell = {"error": problem} if pair is None else _cell(pair, case, session, *texts)
+        if pair is not None and case.temperature == 0 and (text_of := cell.get("text")):
+            if text_of not in judged:
+                judged[text_of] = _judged(pair, session, text_of, texts[1])
+            cell |= judged[text_of]
+            if not cell["greedy"]:
+                session.fail("decode", case.key, "a token is not the best one, nor nearly so")
         session.keep("decode", store, case.key, case._asdict() | facts | cell)
+
+
+@torch.inference_mode()
+def _judged(pair: Pair, session: Session, text: str, prompt_tokens: int) -> dict[str, Any]:
+    """Whether each token of the first text is the best one in float64, and where it is nearly so."""
+    (given,) = embedded_prompts(pair.tokenizer, 1, prompt_tokens)
+    prompt, tokens = (
+        torch.tensor(ids, device=session.device) for ids in (given.ids, [*map(int, text.split())])
+    )
+    truth = judge_text(pair.target, prompt, tokens)
+    ties = [(place, round(gap, 5)) for place, gap in truth.ties(tokens)]
+    return {"greedy": truth.is_greedy(tokens), "ties": ties, "logit_bound": round(truth.bound, 5)}
 
 
 def _cell(

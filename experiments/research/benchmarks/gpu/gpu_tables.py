@@ -154,6 +154,13 @@ def _decode(data: dict[str, Any]) -> Finding:
             return NONE
         return "yes" if cell["text"] == texts[cell["size"]] else "no"
 
+    def greedy(cell: _Cell) -> str:
+        if "greedy" not in cell:
+            return NONE
+        if not cell["greedy"]:
+            return "NO"
+        return f"{len(cell['ties'])} near ties" if cell["ties"] else "yes"
+
     def stage(name: str, cell: _Cell) -> str:
         return _number(cell["stage_ms"][name] if "stage_ms" in cell else None, 2)
 
@@ -184,6 +191,7 @@ def _decode(data: dict[str, Any]) -> Finding:
         value("/ measured", "step_over_measured", 2),
         value("J/token", "joules_per_token", 3),
         Column[_Cell]("same text", same, left=True),
+        Column[_Cell]("greedy", greedy, left=True),
     )
     reasons = [
         f"{cell['size']}, {cell['target']}: {cell.get('unavailable') or cell.get('error')}"
@@ -201,6 +209,14 @@ def _decode(data: dict[str, Any]) -> Finding:
         "copy reaches.",
         "same text: whether the text equals that of the first row of this size, at temperature 0; in "
         "bfloat16 other kernels round differently, so a near tie may be decided differently.",
+        "greedy: whether every token of the first text is the best one by logits in float64, but for near "
+        "ties.",
+        *dict.fromkeys(
+            f"{cell['size']}: the logit of token {place} is {gap:.2g} below the best; up to "
+            f"{2 * cell['logit_bound']:.2g} is a near tie"
+            for cell in cells
+            for place, gap in cell.get("ties", [])
+        ),
     ]
     return _finding(
         "Decoding with the embedded pair, its target enlarged", columns, cells, notes, data
@@ -282,10 +298,16 @@ def _layers(data: dict[str, Any]) -> Finding:
         for key, cell in cells
         if "trial_s" in cell
     ]
+    errors = [
+        f"{key}: the largest error of a logit is {cell['error_max']:.2g}; {cell['bound']:.2g} is allowed"
+        for key, cell in cells
+        if "bound" in cell
+    ]
     problems = [
         f"{key}: {why}" for key, cell in cells if (why := cell.get("uncompiled") or _why(cell))
     ]
-    return _finding("A captured pass", columns, rows, [*found, *seconds, *problems], data)
+    notes = [*found, *seconds, *errors, *problems]
+    return _finding("A captured pass", columns, rows, notes, data)
 
 
 def _plans(data: dict[str, Any]) -> Finding:

@@ -2,7 +2,8 @@
 
 The embedded target is enlarged to the shapes of Llama 3's 1B and 8B (`decode_times`). Each cell is a tree
 of some nodes behind 512 tokens: the time of a replay, the bytes of weights and cache over the bandwidth of
-the data sheet, and how long the first pass took, which compiles. Code of an earlier run is not compiled
+the data sheet, and how long the first pass took, which compiles. Logits of the largest tree are compared
+with those in float64 (`true_logits`). Code of an earlier run is not compiled
 again (`code_found` in the file): name an empty folder in TORCHINDUCTOR_CACHE_DIR to measure that.
 """
 
@@ -12,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from attention_masks import topology
 from treespec import load_pair
@@ -21,6 +23,7 @@ from treespec.experiments.measure.timing import seconds_of
 from treespec.experiments.research.benchmarks.gpu.candidates import BRANCHING
 from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
+from treespec.experiments.research.benchmarks.gpu.true_logits import judge
 from treespec.experiments.run.observers import synchronizer
 from treespec.features import Features
 from treespec.models.hidden_states import HiddenStates
@@ -49,10 +52,10 @@ class Case(NamedTuple):
 
 
 def cases(dry: bool) -> list[Case]:
-    """All cases; a dry run compiles nothing."""
+    """All cases, the largest model first; a dry run compiles nothing."""
     return [
         Case(size, compiled)
-        for size in (DRY if dry else ("1B", "8B"))
+        for size in (DRY if dry else ("8B", "1B"))
         for compiled in ((False,) if dry else (False, True))
     ]
 
@@ -72,23 +75,25 @@ def run(session: Session, deadline: float) -> None:
                 model = pair.target
             trial = compiled_layers(model) if case.compiled else None
             layers = None if trial is None else trial.layers
-            cell = {"uncompiled": trial.why, "trial_s": trial.seconds} if trial else {}
+            cell: dict[str, Any] = {}
+            if trial is not None:
+                cell = {"uncompiled": trial.why, "trial_s": trial.seconds}
             with torch.inference_mode():
                 cells = [_cell(session, model, layers, nodes, prefix) for nodes in NODES]
+                cell |= _errors(model, layers, prefix)
             cell |= {"nodes": cells, "compilations": layers.compilations if layers else 0}
+            if not cell["error_max"] <= cell["bound"]:
+                session.fail("layers", case.key, "its logits are not within their bound")
         except Exception as problem:
             cell = {"error": in_words(problem, "the pass")}
             session.fail("layers", case.key, cell["error"])
         store.add(case.key, case._asdict() | cell)
 
 
-def _cell(
-    session: Session,
-    model: TransformersModel,
-    layers: CompiledLayers | None,
-    nodes: int,
-    prefix: int,
-) -> dict[str, Any]:
+def _static(
+    model: TransformersModel, layers: CompiledLayers | None, nodes: int, prefix: int
+) -> tuple[StaticPass, Tensor, list[int]]:
+    """A loaded pass; the tokens of prefix and tree, and the parents of the tree."""
     own = model.fresh(runner=partial(StaticRunner, layers=layers))
     tokens = torch.arange(prefix + nodes, device=model.device) % model.vocab_size
     own.reserve(prefix + 2 * nodes)
@@ -99,6 +104,27 @@ def _cell(
     static = StaticPass(model.model, cache, size, states, layers)
     parents = [-1, *(i // BRANCHING for i in range(nodes - 1))]
     static.load(tokens[prefix:], topology(parents), prefix)
+    return static, tokens, parents
+
+
+def _errors(
+    model: TransformersModel, layers: CompiledLayers | None, prefix: int
+) -> dict[str, float]:
+    """The largest error of a logit of the largest tree, and its bound."""
+    static, tokens, parents = _static(model, layers, NODES[-1], prefix)
+    truth = judge(model, tokens[:prefix], tokens[prefix:], parents)
+    logits = static.run().logits[: len(parents)]
+    return {"error_max": truth.error(logits), "bound": truth.bound}
+
+
+def _cell(
+    session: Session,
+    model: TransformersModel,
+    layers: CompiledLayers | None,
+    nodes: int,
+    prefix: int,
+) -> dict[str, Any]:
+    static, _, _ = _static(model, layers, nodes, prefix)
     wait = synchronizer(session.device)
     start = time.perf_counter()
     static.run()

@@ -41,6 +41,9 @@ def test_a_rehearsal(part, module, measured, title, tmp_path):
     assert not session.failures
     render(tmp_path, session.console)
     assert title in told.getvalue()
+    if part == "layers":
+        (cell,) = data["cells"].values()
+        assert 0 < cell["error_max"] < cell["bound"] < 1
     if part == "draft":
         by_way = {cell["way"]: cell["nodes"] for cell in data["cells"].values()}
         assert by_way == {"one graph": 5, "by levels": 5}
