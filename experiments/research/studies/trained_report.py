@@ -9,6 +9,7 @@ from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.explanation import explained
 from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.statistics import Totals
 from treespec.experiments.report.summary import speed_ratio, summarise
 from treespec.experiments.report.table import NONE, Cell, Column, Table, interval, keyed
 from treespec.experiments.research.benchmarks.results_file import of_manifest, print_parts
@@ -72,7 +73,8 @@ def _shape(loaded: Run, name: str) -> str:
 def checks(
     loaded: Run, sampling: str, plans: Sequence[Planned], chosen: Mapping[str, Any], *, cold: str
 ) -> dict[str, Any]:
-    """The best head against every other source: in speed, and at equal nodes in tokens per step.
+    """The best head against every other source: in speed, and at equal nodes in tokens per step;
+    and each source's tree against its chain.
 
     The best head and its form are those of the replay at the setting `cold`, on other prompts; of the other
     sources every method is compared.
@@ -97,7 +99,18 @@ def checks(
         "faster": {other: speed_ratio(data.totals, mine, other) for other in ("plain", *others)},
         "equal": equal,
         "keeps": {text: speed_ratio(data.totals, equal, text, "steps") for text in equals if equal},
+        "trees": over_chains(data.totals, plans),
         "explained": [explained(data, mine, other) for other in ("plain", *_texts(plans))],
+    }
+
+
+def over_chains(totals: Totals, plans: Sequence[Planned]) -> dict[str, Interval]:
+    """How much faster the best tree of each source is than its best chain, both chosen on other prompts."""
+    name = {(plan.source, plan.drawn, plan.form): plan.name for plan in plans}
+    return {
+        tree: speed_ratio(totals, tree, name[source, drawn, "chain"])
+        for (source, drawn, form), tree in name.items()
+        if form == "tree" and name.get((source, drawn, "chain"), tree) != tree
     }
 
 
@@ -160,7 +173,7 @@ DRAWN_COLUMNS: tuple[Column[Any], ...] = (
 
 
 def ratio_table(title: str, ratios: Mapping[str, Interval]) -> Table:
-    """Ratios of one method over others."""
+    """Ratios by the name of what they are over."""
     columns = [
         Column[tuple[str, Interval]]("over", lambda row: row[0], left=True),
         Column[tuple[str, Interval]]("ratio", lambda row: interval(row[1], 3)),
@@ -205,6 +218,9 @@ def reported(out: Path, config: Config, names: Sequence[str], chosen: Mapping[st
         if found:
             print_parts(
                 ratio_table(f"{sampling}: speed of {found['head']}", found["faster"]),
+                ratio_table(
+                    f"{sampling}: speed of each source's tree over its chain", found["trees"]
+                ),
                 ratio_table(f"{sampling}: tokens per step of {found['equal']}", found["keeps"]),
                 factor_table(f"{sampling}: why {found['head']}", found["explained"]),
                 width=WIDTH,

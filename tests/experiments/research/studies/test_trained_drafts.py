@@ -7,6 +7,7 @@ from treespec import load_pair
 from treespec.draft.trained.eagle3_files import load_eagle3
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
+from treespec.experiments.report.statistics import Totals
 from treespec.experiments.research.studies.coherence import ALL, QUANTITIES, TREES, side_by_side
 from treespec.experiments.research.studies.draft_sizes import size_of
 from treespec.experiments.research.studies.trained_choice import sources_of
@@ -16,6 +17,7 @@ from treespec.experiments.research.studies.trained_plan import (
     planned,
     runs_of,
 )
+from treespec.experiments.research.studies.trained_report import over_chains
 
 CONFIG = Config.model_validate({
     "name": "small", "models": {"target": "embedded", "draft": "none"}, "max_new_tokens": 32,
@@ -76,6 +78,17 @@ def test_methods_of_a_setting_are_the_chosen_shapes():
     assert warm["head, chain, drawn"].method.law is None
     assert warm["head, chain, drawn"].method.shape.depth == 3  # chosen at temperature 0
     assert not any(p.drawn for p in warm.values() if p.source != "head")
+
+
+def test_trees_stand_beside_the_chains_of_their_source():
+    plans = planned(CONFIG, chosen(), "T=0")
+    columns = {(plan.name, "new_tokens"): np.full(12, 60.0) for plan in plans}
+    seconds = {"head, tree": 2.0, "head, chain": 3.0, "lookup, tree": 4.0, "lookup, chain": 2.0}
+    columns |= {(name, "decode_s"): np.full(12, of) for name, of in seconds.items()}
+    found = over_chains(Totals.of(columns), plans)
+    assert {tree: ratio.estimate for tree, ratio in found.items()} == pytest.approx(
+        {"head, tree": 1.5, "lookup, tree": 0.5}  # recycling's chain was not asked for
+    )
 
 
 def test_runs_fit_the_hours_and_can_be_built():
