@@ -86,6 +86,11 @@ def trace(
         chosen_for=build(config).methods if config.models.dtype == "fastest" else None,
     )
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
+    if pair.target.needs_source:
+        raise ConfigError(
+            f"models.target = {config.models.target}: traces are recorded of decoders, and this is an "
+            "encoder-decoder: compare its trees and chains by `treespec run`"
+        )
     asked = pair.target.model.generation_config
     if note := ignored_in_words(asked, [setting], config.stop_strings):
         reporter.note(note)

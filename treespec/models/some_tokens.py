@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from treespec.errors import UnsupportedModel
 from treespec.models.shared_tokens import SharedTokens
 from treespec.protocols import TreeModel
 from treespec.step import Scores
@@ -80,6 +81,16 @@ class Intersection(SomeTokens):
     def fresh(self) -> "Intersection":
         """A model with the same weights and an empty cache of its own."""
         return Intersection(self.inner.fresh(), self.shared)
+
+    def of_tokens(self, tokens: Int[Tensor, " S"]) -> SomeTokens:
+        """Refused: the tokens of the target are not those that the draft's head has rows of.
+
+        Raises:
+            UnsupportedModel: always.
+        """
+        raise UnsupportedModel(
+            "a draft of another tokenizer is not trimmed: it drafts the tokens that both know"
+        )
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Forget all rows and commit those of a text.

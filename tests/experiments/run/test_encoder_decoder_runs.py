@@ -15,6 +15,7 @@ from treespec.experiments.config.schema import Config, SummaryPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.lossless.check import check_lossless
 from treespec.experiments.measure.searched_run import run
+from treespec.experiments.measure.traces import trace
 from treespec.experiments.run.one_text import decode_one, one_text_config
 from treespec.experiments.run.prompts import read_prompts
 from treespec.models.load import with_drafts
@@ -114,6 +115,10 @@ def test_the_shipped_study_runs(pair_folder, tmp_path):
     assert all(sources)
     with pytest.raises(PromptError, match="'summaries' is read by encoder-decoders"):
         run(load_config("summarise", ["models.target=embedded", "models.draft=null"]))
+    with pytest.raises(
+        ConfigError, match="traces are recorded of decoders, and this is an encoder"
+    ):
+        trace(config)
 
 
 def test_one_text_behind_a_source(pair_folder):

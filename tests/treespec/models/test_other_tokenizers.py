@@ -22,7 +22,7 @@ from treespec import (
 )
 from treespec.draft import ModelDrafter, PromptLookup, StringDrafter, make_drafter
 from treespec.draft.strings import HELD
-from treespec.errors import InvalidPrompt, TokenizerMismatch
+from treespec.errors import InvalidPrompt, TokenizerMismatch, UnsupportedModel
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import PromptError
@@ -300,6 +300,8 @@ def test_what_is_refused(folders, tmp_path: Path) -> None:
     loaded = load_pair(*pair, other_tokenizer=True)
     with pytest.raises(InvalidPrompt, match="'</s>', a special token of the draft"):
         loaded.draft.prefill(torch.tensor(loaded.tokenizer.encode("a </s> b")))
+    with pytest.raises(UnsupportedModel, match="another tokenizer is not trimmed"):
+        loaded.draft.of_tokens(torch.arange(8))
     method = {"kind": "tree", "shape": "chain:2"}
     config = Config.model_validate({
         "name": "x", "prompts": {"kind": "tasks"}, "max_new_tokens": 4,
