@@ -177,9 +177,7 @@ def _decode(data: dict[str, Any]) -> Finding:
         keyed("temp.", "temperature", "g"),
         keyed("method", "method", left=True),
         keyed("passes", "target", left=True),
-        Column[_Cell](
-            "accepts", lambda cell: "as a real text" if cell.get("real_text") else "own", left=True
-        ),
+        Column[_Cell]("accepts", _accepts, left=True),
         value("tok/s", "tokens_per_second", 1),
         value("tok/step", "tokens_per_step", 2),
         value("ms/step", "ms_per_step", 2),
@@ -201,8 +199,8 @@ def _decode(data: dict[str, Any]) -> Finding:
     notes = [
         *dict.fromkeys(reasons),
         "accepts: what the pair agrees on, or what was accepted in real texts: "
-        f"{data['settings'].get('trace', 'none')}. Recorded steps are replayed by the host, to "
-        "which all rows are copied: compare these cells with each other only.",
+        f"{data['settings'].get('trace', 'none')}, hence at temperature 0 only. Recorded steps are "
+        "replayed by the host, to which all rows are copied: compare these cells with each other only.",
         "Milliseconds per step; draft and verify: medians of these stages, each with synchronization.",
         "floor: bytes of all passes of a step over the bandwidth; / floor: time of the verify stage over "
         "its floor, and of the whole step over its floor; / measured: the same with the bandwidth that a "
@@ -281,6 +279,7 @@ def _layers(data: dict[str, Any]) -> Finding:
     rows = [cell | one for cell in data["cells"].values() for one in cell.get("nodes", [])]
     columns = (
         keyed("target", "size", left=True),
+        Column[_Cell]("words", lambda row: _number(row.get("words"), 0)),
         Column[_Cell](
             "layers", lambda row: "compiled" if row["compiled"] else "operations", left=True
         ),
@@ -342,16 +341,22 @@ _draft = _values(
 )  # fmt: skip
 
 
+def _accepts(cell: _Cell) -> str:
+    return "as a real text" if cell.get("real_text") else "own"
+
+
 def _profile(data: dict[str, Any]) -> Finding:
+    cells = {key: dict(cell) | {"accepts": _accepts(cell)} for key, cell in data["cells"].items()}
     finding = _values(
         "What a step consists of",
         {
-            "target": ("size", None), "method": ("method", None), "ms/step": ("ms_per_step", 3),
+            "target": ("size", None), "words": ("words", 0), "method": ("method", None),
+            "accepts": ("accepts", None), "ms/step": ("ms_per_step", 3),
             "kernels": ("kernels_ms", 3), "launches": ("launches", 0), "waiting": ("waiting_ms", 3),
             "bytes": ("floor_ms", 3), "/ sheet": ("over_sheet", 2),
             "/ measured": ("over_measured", 2),
         },
-    )(data)  # fmt: skip
+    )(data | {"cells": cells})  # fmt: skip
     rows = [
         kernel | {"case": key}
         for key, cell in data["cells"].items()
@@ -380,8 +385,8 @@ def _aa(data: dict[str, Any]) -> Finding:
 
 
 FINDINGS = {
-    "accuracy": _accuracy, "layers": _layers, "decode": _decode, "profile": _profile, "draft": _draft,
-    "plans": _plans, "kernels": _kernels, "peers": _peers, "aa": _aa,
+    "accuracy": _accuracy, "layers": _layers, "profile": _profile, "decode": _decode, "draft": _draft,
+    "kernels": _kernels, "plans": _plans, "peers": _peers, "aa": _aa,
 }  # fmt: skip
 """For each part, how its file becomes a finding."""
 
