@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from treespec.experiments.report.table import NONE, Column, Finding, Table, keye
 from treespec.experiments.report.terminal import print_finding, say
 from treespec.experiments.research.benchmarks.gpu.a_a import LARGEST_HALF_WIDTH
 from treespec.experiments.research.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
+from treespec.experiments.research.benchmarks.gpu.gpu_session import CLOCKS
 
 _Cell = Mapping[str, Any]
 
@@ -24,7 +25,8 @@ def render(folder: Path, console: Console) -> None:
     for path in paths:
         data = json.loads(path.read_text(encoding="utf-8"))
         say(console, f"{path}: {_setting(data)}")
-        print_finding(FINDINGS[data["benchmark"].removeprefix("gpu_")](data), console)
+        finding = FINDINGS[data["benchmark"].removeprefix("gpu_")](data)
+        print_finding(replace(finding, notes=[*finding.notes, *clocks_told(data)]), console)
     if not paths:
         say(console, f"no results in {folder}")
 
@@ -38,6 +40,35 @@ def _setting(data: dict[str, Any]) -> str:
         f"; a copy reaches {reached['bandwidth'] / 1e12:.3g} TB/s, a matrix product "
         f"{reached['flops'] / 1e12:.4g} TFLOP/s"
     )
+
+
+def clocks_told(data: Mapping[str, Any]) -> list[str]:
+    """Clocks and power of the device when a part began, and of its runs, where its file holds them."""
+    device = data["device"]
+    if not all(name in device for name in CLOCKS):
+        return []
+    started = (
+        f"Clocks when the part began: SM {device['clocks.sm']} of at most {device['clocks.max.sm']}, "
+        f"memory {device['clocks.mem']} of at most {device['clocks.max.mem']}; power limit "
+        f"{device['power.limit']}, of which {device['power.draw']} were drawn."
+    )
+    runs = [each for cell in data["cells"].values() if (each := cell.get("clocks"))]
+    if not runs:
+        return [started]
+    sm, memory, limit, drawn = (
+        _range([run[name] for run in runs])
+        for name in ("clocks.sm", "clocks.mem", "power.limit", "power.draw")
+    )
+    return [
+        started,
+        f"After its runs: SM {sm}, memory {memory}; power limit {limit}, drawn {drawn}.",
+    ]
+
+
+def _range(values: Sequence[str]) -> str:
+    """The smallest and the largest of some numbers with a unit; one if they are equal."""
+    ordered = sorted(set(values), key=lambda value: (len(value), value))
+    return " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
 
 
 def _accuracy(data: dict[str, Any]) -> Finding:

@@ -11,6 +11,7 @@ TORCHINDUCTOR_CACHE_DIR to measure that.
 import gc
 import statistics
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ from treespec.models.passes.static_pass import StaticPass, StaticRunner
 from treespec.models.passes.static_sizes import size_of
 from treespec.models.transformers_model import TransformersModel
 
-NODES = (1, 2, 4, 8, 16)
+NODES, DRY_NODES = (1, 2, 4, 8, 16), (1, 4)
 PREFIX, DRY_PREFIX = 512, 16
 REPLAYS = 50
 
@@ -68,7 +69,8 @@ def cases(dry: bool) -> list[Case]:
 def run(session: Session, deadline: float) -> None:
     """Measure the cases until all exist or the time is over."""
     todo, prefix = cases(session.dry), DRY_PREFIX if session.dry else PREFIX
-    store = session.store("layers", dtype="bfloat16", cells=len(todo), prefix=prefix, nodes=NODES)
+    nodes = DRY_NODES if session.dry else NODES
+    store = session.store("layers", dtype="bfloat16", cells=len(todo), prefix=prefix, nodes=nodes)
     pair, facts, made = None, {}, None
     for case in session.each("layers", todo, deadline, store):
         try:
@@ -78,7 +80,7 @@ def run(session: Session, deadline: float) -> None:
                 session.recover("the last model")
                 shape = (DRY if session.dry else LLAMA)[case.size]
                 pair, facts = enlarged_pair(shape, case.words, session.device, prefix)
-            cell = facts | _measured(session, pair.target, case.compiled, prefix)
+            cell = facts | _measured(session, pair.target, case.compiled, prefix, nodes)
             if not cell["error_max"] <= cell["bound"]:
                 session.fail("layers", case.key, "its logits are not within their bound")
         except Exception as problem:
@@ -87,16 +89,16 @@ def run(session: Session, deadline: float) -> None:
         store.add(case.key, case._asdict() | cell)
 
 
-@torch.inference_mode()
 def _measured(
-    session: Session, model: TransformersModel, compiled: bool, prefix: int
+    session: Session, model: TransformersModel, compiled: bool, prefix: int, nodes: Sequence[int]
 ) -> dict[str, Any]:
     """The passes of a model for each number of nodes."""
     trial = compiled_layers(model) if compiled else None
     layers = None if trial is None else trial.layers
     about = {} if trial is None else {"uncompiled": trial.why, "trial_s": trial.seconds}
-    cells = [_cell(session, model, layers, nodes, prefix) for nodes in NODES]
-    errors = _errors(model, layers, prefix)
+    with torch.inference_mode():
+        cells = [_cell(session, model, layers, count, prefix) for count in nodes]
+        errors = _errors(model, layers, nodes[-1], prefix)
     compilations = layers.compilations if layers else 0
     return about | errors | {"nodes": cells, "compilations": compilations}
 
@@ -119,10 +121,10 @@ def _static(
 
 
 def _errors(
-    model: TransformersModel, layers: CompiledLayers | None, prefix: int
+    model: TransformersModel, layers: CompiledLayers | None, nodes: int, prefix: int
 ) -> dict[str, float]:
-    """The largest error of a logit of the largest tree, and its bound."""
-    static, tokens, parents = _static(model, layers, NODES[-1], prefix)
+    """The largest error of a logit of a tree, and its bound."""
+    static, tokens, parents = _static(model, layers, nodes, prefix)
     truth = judge(model, tokens[:prefix], tokens[prefix:], parents)
     logits = static.run().logits[: len(parents)]
     return {"error_max": truth.error(logits), "bound": truth.bound}
