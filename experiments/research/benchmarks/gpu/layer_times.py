@@ -57,12 +57,12 @@ class Case(NamedTuple):
 
 
 def cases(dry: bool) -> list[Case]:
-    """All cases, the largest model first; a dry run compiles nothing."""
+    """All cases, compiled ones first, the largest model first; a dry run compiles nothing."""
     return [
         Case(size, compiled, words)
+        for compiled in ((False,) if dry else (True, False))
         for size in (DRY if dry else ("8B", "1B"))
         for words in (None, DRY_WORDS if dry else LLAMA_WORDS)
-        for compiled in ((False,) if dry else (True, False))
     ]
 
 

@@ -222,6 +222,7 @@ def test_parts_are_in_the_order_of_their_value():
     assert ends == sorted(ends)
     first = (layer_times, step_kernels, decode_times)
     assert all(part.cases(False)[0].size == "8B" for part in first)
+    assert [case.compiled for case in layer_times.cases(False)] == [True] * 4 + [False] * 4
     every = decode_times.cases(False)
     fastest = [case for case in every if case.is_fastest]
     assert fastest == every[: len(fastest)]
