@@ -8,6 +8,20 @@ import torch
 
 from attention_masks.errors import Unavailable
 
+OLDEST = (8, 0)
+"""The lowest compute capability of a GPU that Triton compiles for."""
+
+
+def why_too_old(device: torch.device) -> str | None:
+    """What is wrong with a GPU that Triton compiles nothing for; None for other devices."""
+    if device.type != "cuda":
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    if capability >= OLDEST:
+        return None
+    needed, found = (".".join(map(str, version)) for version in (OLDEST, capability))
+    return f"needs a GPU of compute capability {needed} or newer, but {device} has {found}"
+
 
 def load_kernels(module: str, device: torch.device, tensors: str, instead: str) -> Any:
     """Import the module with the kernels; its `INTERPRETED` says whether Triton interprets them."""

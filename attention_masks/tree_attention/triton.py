@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_masks._kernels import load_kernels
+from attention_masks._kernels import load_kernels, why_too_old
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tiles import INTERPRETED, Plan, Tile, block_dim, planned
@@ -148,11 +148,8 @@ def available(device: torch.device) -> str | None:
 
 
 def _kernels(device: torch.device) -> Any:
-    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < (8, 0):
-        raise Unavailable(
-            f"impl='triton' needs a GPU of compute capability 8.0 or newer, but {device} has "
-            f"{'.'.join(map(str, capability))}: use impl='sdpa', 'reference' or 'auto'"
-        )
+    if why := why_too_old(device):
+        raise Unavailable(f"impl='triton' {why}: use impl='sdpa', 'reference' or 'auto'")
     module = "attention_masks.tree_attention.triton_kernels"
     return load_kernels(module, device, "tensors", "impl='sdpa', 'reference' or 'auto'")
 

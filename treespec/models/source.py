@@ -1,7 +1,7 @@
 """Read models and tokenizers from folders and the Hugging Face hub quietly, or say why that fails."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -157,7 +157,9 @@ def read_model(
     if device is not None and device.type == "cuda" and not spread:
         as_stored = dtype == "auto" or _stated_quantisation(config) is not None
         with reading(place.shown, "weights"):
-            require_room(place.shown, None if as_stored else dtype, device, quantised)
+            require_room(
+                place.shown, None if as_stored else dtype, device, quantised, _left_out(config)
+            )
     settings: dict[str, Any] = {}
     if quantised is not None:
         settings = {"quantization_config": settings_of(quantised)}
@@ -243,6 +245,12 @@ def read_config(place: Place) -> PreTrainedConfig:
 def _reader(config: PreTrainedConfig) -> Any:
     """The class of transformers that reads such a model."""
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
+def _left_out(config: PreTrainedConfig) -> Collection[str]:
+    """Patterns of the names of stored tensors that the class of such a model does not load."""
+    kind = _reader(config)._model_mapping[type(config)]
+    return kind._keys_to_ignore_on_load_unexpected or ()
 
 
 def _stated_quantisation(config: PreTrainedConfig) -> Any:

@@ -1,9 +1,11 @@
 """A GPU that is too small is noticed before weights are read, and how much is missing is said."""
 
 import re
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from treespec.errors import LoadError
 from treespec.models import source, weights_fit
@@ -56,6 +58,23 @@ def test_weights_are_not_read_for_a_device_that_is_too_small(place, monkeypatch)
         way in said for way in ("dtype", "quantised='int8-weight-only'", "device_map='auto'")
     )
     assert str(embedded_folder()) in said
+
+
+def test_tensors_that_the_model_leaves_out_take_no_room(tmp_path, monkeypatch):
+    """As of a model that was stored with further layers, which predict the tokens after the next."""
+    shutil.copytree(embedded_folder() / "target", tmp_path / "model")
+    place = source.find(tmp_path / "model")
+    needed = 4 * parameter_count(place)
+    (weights,) = (tmp_path / "model").glob("*.safetensors")
+    stored = load_file(weights) | {"mtp.layers.0.weight": torch.zeros(1024, 1024)}
+    save_file(stored, weights, {"format": "pt"})
+    device_of(monkeypatch, needed * 1.01)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda model, device: model)
+    with pytest.raises(LoadError, match="are missing"):
+        source.read_model(place, torch.float32, CUDA)
+    kind = type(source.read_model(place, torch.float32, None))
+    monkeypatch.setattr(kind, "_keys_to_ignore_on_load_unexpected", [r"^mtp\."])
+    source.read_model(place, torch.float32, CUDA)
 
 
 def test_unknown_sizes_are_not_guessed(tmp_path, monkeypatch):

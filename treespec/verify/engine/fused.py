@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from attention_masks._kernels import why_too_old
 from treespec.checks import integer
 from treespec.errors import RefusedTree, Unavailable, in_words
 from treespec.protocols import Coins, Rows
@@ -312,8 +313,11 @@ def why_on_host(rule: Rule) -> str | None:
 def why_no_kernel(device: torch.device) -> str | None:
     """Why the kernel does not run on a device; None if it does. Tried once, on a tree of one node.
 
-    Triton compiles at the first launch, which needs a driver that it knows and a C compiler.
+    Triton compiles at the first launch, which needs a driver that it knows and a C compiler. GPUs that it
+    does not compile for are not tried.
     """
+    if why := why_too_old(device):
+        return f"the kernel {why}"
     root = torch.zeros(1, dtype=torch.long, device=device)
     tree = TokenTree(TreeShape.chain(0), root, None, Law.DETERMINISTIC)
     rows = Sampling(temperature=0.0).rows(torch.zeros(1, 2, device=device))

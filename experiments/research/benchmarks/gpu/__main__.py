@@ -3,10 +3,12 @@
     python -m treespec.experiments.research.benchmarks.gpu [PART|all|table] [--dry] [--out FOLDER] \\
         [--minutes 12]
 
-The parts in their order, which fits a quarter of an hour: accuracy, layers, decode, profile, draft,
-plans, kernels, peers, aa. Each writes as it goes; what the same code has measured on this device is not
-measured again, so the next opportunity continues where this one ended. What was compiled comes back too
-(`compiled_code`): keep `gpu_code-*.tar.gz` in the folder of the results, and it is not compiled again.
+The parts in their order, which fits a quarter of an hour: correctness and ceilings (accuracy); 8B verify
+and a profile (layers, profile); the other steps and tree drafting (decode, draft); the kernel (kernels,
+plans); peers; a method against itself (aa). Each writes as it goes; what the same code has measured on this
+device is not measured again, so the next opportunity continues where this one ended. What was compiled
+comes back too (`compiled_code`): keep `gpu_code-*.tar.gz` in the folder of the results, and it is not
+compiled again.
 
 Exit code 0: success, even if goals are missed. 1: the kernel was wrong or failed, or decoding failed.
 """
@@ -27,25 +29,25 @@ if TYPE_CHECKING:
 PARTS = {
     "accuracy": "accuracy",
     "layers": "layer_times",
-    "decode": "decode_times",
     "profile": "step_kernels",
+    "decode": "decode_times",
     "draft": "draft_times",
-    "plans": "plan_times",
     "kernels": "kernel_times",
+    "plans": "plan_times",
     "peers": "peers",
     "aa": "a_a",
 }
 """The parts, and their modules."""
 
 ENDS_AT_SHARE = {
-    "accuracy": 0.08,
-    "layers": 0.25,
-    "decode": 0.48,
-    "profile": 0.53,
-    "draft": 0.59,
-    "plans": 0.65,
-    "kernels": 0.76,
-    "peers": 0.87,
+    "accuracy": 1 / 12,
+    "layers": 3 / 12,
+    "profile": 4 / 12,
+    "decode": 5.4 / 12,
+    "draft": 6 / 12,
+    "kernels": 7.4 / 12,
+    "plans": 8 / 12,
+    "peers": 10 / 12,
     "aa": 1.0,
 }
 """End of each part as a share of the total time; a part that ends earlier leaves its time to the next."""
@@ -59,12 +61,12 @@ def main(
     part: Annotated[
         Literal[
             "accuracy",
-            "decode",
-            "profile",
-            "draft",
-            "plans",
-            "kernels",
             "layers",
+            "profile",
+            "decode",
+            "draft",
+            "kernels",
+            "plans",
             "peers",
             "aa",
             "table",

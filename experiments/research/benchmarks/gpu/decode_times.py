@@ -4,10 +4,11 @@ The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (with h
 of 128 and its own vocabulary). Its outputs do not change, so drafts are accepted as often as before, and it
 costs as much as models of these shapes. Cells of graphs are measured with as many words as Llama 3 too
 (`wide_words`): the head of a 1B model is then a fifth of its bytes. The embedded pair agrees on other
-shares of tokens than pairs do on real texts, so some of these cells replay the acceptance of such a pair
-(`real_text`). Plain decoding, a chain and a tree run with passes launched one kernel after another
-("eager"), with captured graphs of the target ("graph"), and with captured graphs of target and draft
-("graphs"). The draft stays small.
+shares of tokens than pairs do on real texts, so at T = 0 the acceptance of such a pair is replayed there
+too (`real_text`): it was recorded greedily, and says nothing of other temperatures. Plain decoding, a chain
+and a tree run with passes launched one kernel after another ("eager"), with captured graphs of the target
+("graph"), and with those of the draft as well, of which a whole tree is one ("graphs"). The draft stays
+small. Cells of the fastest passes at T = 0 come first, of every model.
 
 Greedy texts are judged by logits in float64 (`true_logits`): each token is the best one but for near ties,
 which are listed.
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from treespec import Sampling, TreeShape, load_pair
+from treespec import Sampling, TreeShape
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.measure.roofline import pass_bytes
 from treespec.experiments.measure.timing import (
@@ -39,7 +40,7 @@ from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
 from treespec.experiments.research.benchmarks.gpu.real_text import origin, replayed
 from treespec.experiments.research.benchmarks.gpu.true_logits import judge_text
-from treespec.experiments.research.benchmarks.gpu.wide_words import LLAMA_WORDS, widened
+from treespec.experiments.research.benchmarks.gpu.wide_words import LLAMA_WORDS, enlarged_pair
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
@@ -95,17 +96,26 @@ class Case(NamedTuple):
         """A readable key for files and messages."""
         words = "" if self.words is None else f" {self.words} words"
         text = " real text" if self.real_text else ""
-        return f"{self.size}{words} T={self.temperature:g} {self.method} {self.target}{text}"
+        return f"{self.size}{words}{text} T={self.temperature:g} {self.method} {self.target}"
+
+    @property
+    def is_fastest(self) -> bool:
+        """Whether it decodes greedily with all passes captured."""
+        fastest = "graphs" if SHAPES[self.method].size > 1 else "graph"
+        return self.temperature == 0 and self.target == fastest
 
 
 def cases(dry: bool) -> list[Case]:
-    """All cells, grouped by model: an enlarged model serves all its cells before the next one is made."""
+    """All cells: the fastest, then the others, each grouped by model, since enlarging one takes seconds."""
     every: list[Case] = []
     for size, words in product(DRY if dry else LLAMA, (None, DRY_WORDS if dry else LLAMA_WORDS)):
         if words is not None:
-            way = "eager" if dry else "graphs"
-            drafting = (method for method in SHAPES if SHAPES[method].size > 1)
-            every += [Case(size, 0.0, method, way, words, real_text=True) for method in drafting]
+            every += [
+                Case(size, 0.0, method, way, words, real_text=True)
+                for method in SHAPES
+                if SHAPES[method].size > 1
+                for way in (("eager",) if dry else ("graphs", "graph"))
+            ]
         every += [
             Case(size, temperature, method, target, words)
             for temperature in ((0.0,) if dry else (0.0, 1.0))
@@ -114,7 +124,7 @@ def cases(dry: bool) -> list[Case]:
             if target != "graphs" or SHAPES[method].size > 1
             if words is None or target != "eager" or dry
         ]
-    return every
+    return sorted(every, key=lambda case: not case.is_fastest)
 
 
 def run(session: Session, deadline: float) -> None:
@@ -133,15 +143,8 @@ def run(session: Session, deadline: float) -> None:
             gc.collect()
             session.recover("the last model")
             try:
-                pair = load_pair(
-                    "embedded", dtype="bfloat16", device=session.device,
-                    enlarge=(DRY if session.dry else LLAMA)[case.size],
-                )  # fmt: skip
-                if case.words is not None:
-                    (given,) = embedded_prompts(pair.tokenizer, 1, texts[1])
-                    text = torch.tensor(given.ids, device=session.device)
-                    pair, mass = widened(pair, case.words, text)
-                    facts = {"mass_of_further_words": mass}
+                shape = (DRY if session.dry else LLAMA)[case.size]
+                pair, facts = enlarged_pair(shape, case.words, session.device, texts[1])
             except Exception as error:
                 problem = f"loading: {in_words(error, 'the loading')}"
         cell = {"error": problem} if pair is None else _cell(pair, case, session, *texts)

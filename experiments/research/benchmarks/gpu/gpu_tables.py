@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from treespec.experiments.report.table import NONE, Column, Finding, Table, keye
 from treespec.experiments.report.terminal import print_finding, say
 from treespec.experiments.research.benchmarks.gpu.a_a import LARGEST_HALF_WIDTH
 from treespec.experiments.research.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
+from treespec.experiments.research.benchmarks.gpu.gpu_session import CLOCKS
 
 _Cell = Mapping[str, Any]
 
@@ -24,7 +25,8 @@ def render(folder: Path, console: Console) -> None:
     for path in paths:
         data = json.loads(path.read_text(encoding="utf-8"))
         say(console, f"{path}: {_setting(data)}")
-        print_finding(FINDINGS[data["benchmark"].removeprefix("gpu_")](data), console)
+        finding = FINDINGS[data["benchmark"].removeprefix("gpu_")](data)
+        print_finding(replace(finding, notes=[*finding.notes, *clocks_told(data)]), console)
     if not paths:
         say(console, f"no results in {folder}")
 
@@ -38,6 +40,35 @@ def _setting(data: dict[str, Any]) -> str:
         f"; a copy reaches {reached['bandwidth'] / 1e12:.3g} TB/s, a matrix product "
         f"{reached['flops'] / 1e12:.4g} TFLOP/s"
     )
+
+
+def clocks_told(data: Mapping[str, Any]) -> list[str]:
+    """Clocks and power of the device when a part began, and of its runs, where its file holds them."""
+    device = data["device"]
+    if not all(name in device for name in CLOCKS):
+        return []
+    started = (
+        f"Clocks when the part began: SM {device['clocks.sm']} of at most {device['clocks.max.sm']}, "
+        f"memory {device['clocks.mem']} of at most {device['clocks.max.mem']}; power limit "
+        f"{device['power.limit']}, of which {device['power.draw']} were drawn."
+    )
+    runs = [each for cell in data["cells"].values() if (each := cell.get("clocks"))]
+    if not runs:
+        return [started]
+    sm, memory, limit, drawn = (
+        _range([run[name] for run in runs])
+        for name in ("clocks.sm", "clocks.mem", "power.limit", "power.draw")
+    )
+    return [
+        started,
+        f"After its runs: SM {sm}, memory {memory}; power limit {limit}, drawn {drawn}.",
+    ]
+
+
+def _range(values: Sequence[str]) -> str:
+    """The smallest and the largest of some numbers with a unit; one if they are equal."""
+    ordered = sorted(set(values), key=lambda value: (len(value), value))
+    return " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
 
 
 def _accuracy(data: dict[str, Any]) -> Finding:
@@ -177,9 +208,7 @@ def _decode(data: dict[str, Any]) -> Finding:
         keyed("temp.", "temperature", "g"),
         keyed("method", "method", left=True),
         keyed("passes", "target", left=True),
-        Column[_Cell](
-            "accepts", lambda cell: "as a real text" if cell.get("real_text") else "own", left=True
-        ),
+        Column[_Cell]("accepts", _accepts, left=True),
         value("tok/s", "tokens_per_second", 1),
         value("tok/step", "tokens_per_step", 2),
         value("ms/step", "ms_per_step", 2),
@@ -201,8 +230,8 @@ def _decode(data: dict[str, Any]) -> Finding:
     notes = [
         *dict.fromkeys(reasons),
         "accepts: what the pair agrees on, or what was accepted in real texts: "
-        f"{data['settings'].get('trace', 'none')}. Recorded steps are replayed by the host, to "
-        "which all rows are copied: compare these cells with each other only.",
+        f"{data['settings'].get('trace', 'none')}, hence at temperature 0 only. Recorded steps are "
+        "replayed by the host, to which all rows are copied: compare these cells with each other only.",
         "Milliseconds per step; draft and verify: medians of these stages, each with synchronization.",
         "floor: bytes of all passes of a step over the bandwidth; / floor: time of the verify stage over "
         "its floor, and of the whole step over its floor; / measured: the same with the bandwidth that a "
@@ -281,6 +310,7 @@ def _layers(data: dict[str, Any]) -> Finding:
     rows = [cell | one for cell in data["cells"].values() for one in cell.get("nodes", [])]
     columns = (
         keyed("target", "size", left=True),
+        Column[_Cell]("words", lambda row: _number(row.get("words"), 0)),
         Column[_Cell](
             "layers", lambda row: "compiled" if row["compiled"] else "operations", left=True
         ),
@@ -342,16 +372,22 @@ _draft = _values(
 )  # fmt: skip
 
 
+def _accepts(cell: _Cell) -> str:
+    return "as a real text" if cell.get("real_text") else "own"
+
+
 def _profile(data: dict[str, Any]) -> Finding:
+    cells = {key: dict(cell) | {"accepts": _accepts(cell)} for key, cell in data["cells"].items()}
     finding = _values(
         "What a step consists of",
         {
-            "target": ("size", None), "method": ("method", None), "ms/step": ("ms_per_step", 3),
+            "target": ("size", None), "words": ("words", 0), "method": ("method", None),
+            "accepts": ("accepts", None), "ms/step": ("ms_per_step", 3),
             "kernels": ("kernels_ms", 3), "launches": ("launches", 0), "waiting": ("waiting_ms", 3),
             "bytes": ("floor_ms", 3), "/ sheet": ("over_sheet", 2),
             "/ measured": ("over_measured", 2),
         },
-    )(data)  # fmt: skip
+    )(data | {"cells": cells})  # fmt: skip
     rows = [
         kernel | {"case": key}
         for key, cell in data["cells"].items()
@@ -380,8 +416,8 @@ def _aa(data: dict[str, Any]) -> Finding:
 
 
 FINDINGS = {
-    "accuracy": _accuracy, "layers": _layers, "decode": _decode, "profile": _profile, "draft": _draft,
-    "plans": _plans, "kernels": _kernels, "peers": _peers, "aa": _aa,
+    "accuracy": _accuracy, "layers": _layers, "profile": _profile, "decode": _decode, "draft": _draft,
+    "kernels": _kernels, "plans": _plans, "peers": _peers, "aa": _aa,
 }  # fmt: skip
 """For each part, how its file becomes a finding."""
 

@@ -1,14 +1,17 @@
 """Time the captured pass alone, with compiled layers and without, and compare it with what it must read.
 
-The embedded target is enlarged to the shapes of Llama 3's 1B and 8B (`decode_times`). Each cell is a tree
-of some nodes behind 512 tokens: the time of a replay, the bytes of weights and cache over the bandwidth of
-the data sheet, and how long the first pass took, which compiles. Logits of the largest tree are compared
-with those in float64 (`true_logits`). Code of an earlier run is not compiled
-again (`code_found` in the file): name an empty folder in TORCHINDUCTOR_CACHE_DIR to measure that.
+The embedded target is enlarged to the shapes of Llama 3's 1B and 8B (`decode_times`), with its own words
+and with as many as Llama 3 (`wide_words`). Each cell is a tree of some nodes behind 512 tokens: the time of
+a replay, the bytes of weights and cache over the bandwidth of the data sheet, and how long the first pass
+took, which compiles. Logits of the largest tree are compared with those in float64 (`true_logits`). Code of
+an earlier run is not compiled again (`code_found` in the file): name an empty folder in
+TORCHINDUCTOR_CACHE_DIR to measure that.
 """
 
+import gc
 import statistics
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,14 +19,14 @@ import torch
 from torch import Tensor
 
 from attention_masks import topology
-from treespec import load_pair
 from treespec.errors import in_words
 from treespec.experiments.measure.roofline import pass_bytes
 from treespec.experiments.measure.timing import seconds_of
 from treespec.experiments.research.benchmarks.gpu.candidates import BRANCHING
-from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA
+from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, DRY_WORDS, LLAMA
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
 from treespec.experiments.research.benchmarks.gpu.true_logits import judge
+from treespec.experiments.research.benchmarks.gpu.wide_words import LLAMA_WORDS, enlarged_pair
 from treespec.experiments.run.observers import synchronizer
 from treespec.features import Features
 from treespec.models.hidden_states import HiddenStates
@@ -34,7 +37,7 @@ from treespec.models.passes.static_pass import StaticPass, StaticRunner
 from treespec.models.passes.static_sizes import size_of
 from treespec.models.transformers_model import TransformersModel
 
-NODES = (1, 2, 4, 8, 16)
+NODES, DRY_NODES = (1, 2, 4, 8, 16), (1, 4)
 PREFIX, DRY_PREFIX = 512, 16
 REPLAYS = 50
 
@@ -44,50 +47,60 @@ class Case(NamedTuple):
 
     size: str
     compiled: bool
+    words: int | None = None
 
     @property
     def key(self) -> str:
         """A readable key for files and messages."""
-        return f"{self.size} {'compiled' if self.compiled else 'operations'}"
+        words = "" if self.words is None else f" {self.words} words"
+        return f"{self.size}{words} {'compiled' if self.compiled else 'operations'}"
 
 
 def cases(dry: bool) -> list[Case]:
-    """All cases, the largest model first; a dry run compiles nothing."""
+    """All cases, compiled ones first, the largest model first; a dry run compiles nothing."""
     return [
-        Case(size, compiled)
+        Case(size, compiled, words)
+        for compiled in ((False,) if dry else (True, False))
         for size in (DRY if dry else ("8B", "1B"))
-        for compiled in ((False,) if dry else (False, True))
+        for words in (None, DRY_WORDS if dry else LLAMA_WORDS)
     ]
 
 
 def run(session: Session, deadline: float) -> None:
     """Measure the cases until all exist or the time is over."""
     todo, prefix = cases(session.dry), DRY_PREFIX if session.dry else PREFIX
-    store = session.store("layers", dtype="bfloat16", cells=len(todo), prefix=prefix, nodes=NODES)
-    model, pair, made = None, None, ""
+    nodes = DRY_NODES if session.dry else NODES
+    store = session.store("layers", dtype="bfloat16", cells=len(todo), prefix=prefix, nodes=nodes)
+    pair, facts, made = None, {}, None
     for case in session.each("layers", todo, deadline, store):
         try:
-            if model is None or made != case.size:
-                model, pair, made = None, None, case.size
+            if pair is None or made != (case.size, case.words):
+                pair, made = None, (case.size, case.words)
+                gc.collect()
                 session.recover("the last model")
                 shape = (DRY if session.dry else LLAMA)[case.size]
-                pair = load_pair("embedded", dtype="bfloat16", device=session.device, enlarge=shape)
-                model = pair.target
-            trial = compiled_layers(model) if case.compiled else None
-            layers = None if trial is None else trial.layers
-            cell: dict[str, Any] = {}
-            if trial is not None:
-                cell = {"uncompiled": trial.why, "trial_s": trial.seconds}
-            with torch.inference_mode():
-                cells = [_cell(session, model, layers, nodes, prefix) for nodes in NODES]
-                cell |= _errors(model, layers, prefix)
-            cell |= {"nodes": cells, "compilations": layers.compilations if layers else 0}
+                pair, facts = enlarged_pair(shape, case.words, session.device, prefix)
+            cell = facts | _measured(session, pair.target, case.compiled, prefix, nodes)
             if not cell["error_max"] <= cell["bound"]:
                 session.fail("layers", case.key, "its logits are not within their bound")
         except Exception as problem:
             cell = {"error": in_words(problem, "the pass")}
             session.fail("layers", case.key, cell["error"])
         store.add(case.key, case._asdict() | cell)
+
+
+def _measured(
+    session: Session, model: TransformersModel, compiled: bool, prefix: int, nodes: Sequence[int]
+) -> dict[str, Any]:
+    """The passes of a model for each number of nodes."""
+    trial = compiled_layers(model) if compiled else None
+    layers = None if trial is None else trial.layers
+    about = {} if trial is None else {"uncompiled": trial.why, "trial_s": trial.seconds}
+    with torch.inference_mode():
+        cells = [_cell(session, model, layers, count, prefix) for count in nodes]
+        errors = _errors(model, layers, nodes[-1], prefix)
+    compilations = layers.compilations if layers else 0
+    return about | errors | {"nodes": cells, "compilations": compilations}
 
 
 def _static(
@@ -108,10 +121,10 @@ def _static(
 
 
 def _errors(
-    model: TransformersModel, layers: CompiledLayers | None, prefix: int
+    model: TransformersModel, layers: CompiledLayers | None, nodes: int, prefix: int
 ) -> dict[str, float]:
-    """The largest error of a logit of the largest tree, and its bound."""
-    static, tokens, parents = _static(model, layers, NODES[-1], prefix)
+    """The largest error of a logit of a tree, and its bound."""
+    static, tokens, parents = _static(model, layers, nodes, prefix)
     truth = judge(model, tokens[:prefix], tokens[prefix:], parents)
     logits = static.run().logits[: len(parents)]
     return {"error_max": truth.error(logits), "bound": truth.bound}

@@ -2,7 +2,9 @@
 
 `ms_per_step` is measured without the profiler; `kernels_ms` is the sum over the kernels that it sees; the
 difference is the time in which the device waits: for the host, and between kernels. A kernel that reads
-weights should take its bytes over the bandwidth; the others are what a step costs beyond them.
+weights should take its bytes over the bandwidth; the others are what a step costs beyond them. Models have
+their own words, and as many as Llama 3 (`wide_words`); there a chain also replays what was accepted in real
+texts (`real_text`), by which the host decides: copies of rows to it are among the kernels.
 """
 
 import gc
@@ -14,12 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from treespec import Sampling, load_pair
+from treespec import Sampling
 from treespec.errors import in_words
 from treespec.experiments.measure.roofline import pass_bytes
 from treespec.experiments.measure.timing import usual_steps
-from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, LLAMA, SHAPES
+from treespec.experiments.research.benchmarks.gpu.decode_times import DRY, DRY_WORDS, LLAMA, SHAPES
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
+from treespec.experiments.research.benchmarks.gpu.real_text import origin, replayed
+from treespec.experiments.research.benchmarks.gpu.wide_words import LLAMA_WORDS, enlarged_pair
 from treespec.experiments.run.observers import synchronizer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
@@ -37,38 +41,54 @@ class Case(NamedTuple):
 
     size: str
     method: str
+    words: int | None = None
+    real_text: bool = False
+    """Whether the acceptance of a real text is replayed (`real_text`)."""
 
     @property
     def key(self) -> str:
         """A readable key for files and messages."""
-        return f"{self.size} {self.method}"
+        words = "" if self.words is None else f" {self.words} words"
+        text = " real text" if self.real_text else ""
+        return f"{self.size}{words}{text} {self.method}"
 
 
 def cases(dry: bool) -> list[Case]:
-    """All cells, the largest model first."""
-    sizes, methods = (DRY, ["chain 4"]) if dry else (("8B", "1B"), ["chain 4", "plain"])
-    return [Case(size, method) for size in sizes for method in methods]
+    """All cells, grouped by model, the largest first."""
+    if dry:
+        (size,) = DRY
+        return [Case(size, "chain 4"), Case(size, "chain 4", DRY_WORDS, real_text=True)]
+    every = []
+    for size in ("8B", "1B"):
+        every += [Case(size, method) for method in ("chain 4", "plain")]
+        every += [Case(size, method, LLAMA_WORDS) for method in ("chain 4", "plain")]
+        every.append(Case(size, "chain 4", LLAMA_WORDS, real_text=True))
+    return every
 
 
 def run(session: Session, deadline: float) -> None:
     """Measure the cells until all exist or the time is over."""
     todo = cases(session.dry)
-    store = session.store("profile", dtype="bfloat16", cells=len(todo), steps=STEPS)
+    store = session.store("profile", dtype="bfloat16", cells=len(todo), steps=STEPS, trace=origin())
+    pair, facts, made = None, {}, None
     for case in session.each("profile", todo, deadline, store):
         try:
-            cell = _cell(case, session)
+            if pair is None or made != (case.size, case.words):
+                pair, made = None, (case.size, case.words)
+                gc.collect()
+                session.recover("the last model")
+                shape = (DRY if session.dry else LLAMA)[case.size]
+                length = DRY_PROMPT if session.dry else PROMPT
+                pair, facts = enlarged_pair(shape, case.words, session.device, length)
+                if not session.dry:
+                    choose_passes(pair.draft, "captured", draft=True)
+            cell = facts | _cell(pair, case, session)
         except Exception as error:
             cell = {"error": in_words(error, "the profile")}
         session.keep("profile", store, case.key, case._asdict() | cell)
-        gc.collect()
-        session.recover(case.key)
 
 
-def _cell(case: Case, session: Session) -> dict[str, Any]:
-    shape = (DRY if session.dry else LLAMA)[case.size]
-    pair = load_pair("embedded", dtype="bfloat16", device=session.device, enlarge=shape)
-    if not session.dry:
-        choose_passes(pair.draft, "captured", draft=True)
+def _cell(pair: Pair, case: Case, session: Session) -> dict[str, Any]:
     length, count = (DRY_PROMPT, DRY_STEPS) if session.dry else (PROMPT, STEPS)
     (given,) = embedded_prompts(pair.tokenizer, 1, length)
     prompt = torch.tensor(given.ids, device=session.device)
@@ -109,7 +129,8 @@ def _steps(pair: Pair, case: Case, prompt: torch.Tensor) -> Iterator[Step]:
     room = 40 * shape.size
     for part in (pair.target, pair.draft):
         part.reserve(len(prompt) + room + shape.size)
-    return usual_steps(pair, shape, Sampling(temperature=0.0), prompt, room)
+    rule = replayed(case.method, 0) if case.real_text else None
+    return usual_steps(pair, shape, Sampling(temperature=0.0), prompt, room, rule=rule)
 
 
 def _kernels(seen: Any, steps: int, on_gpu: bool) -> list[dict[str, Any]]:

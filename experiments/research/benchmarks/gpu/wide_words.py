@@ -1,15 +1,36 @@
-"""The embedded pair with as many words as Llama 3, without changing its texts."""
+"""The embedded pair in the shape and with as many words as Llama 3, without changing its texts."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from treespec.models.load import Pair
+from treespec.experiments.run.prompts import embedded_prompts
+from treespec.models.load import Pair, load_pair
 from treespec.models.transformers_model import TransformersModel
 
 LLAMA_WORDS = 128_256
+
+
+def enlarged_pair(
+    shape: Mapping[str, int], words: int | None, device: torch.device, tokens: int
+) -> tuple[Pair, dict[str, float]]:
+    """The embedded pair in bfloat16, its target enlarged, and facts about it to be recorded.
+
+    Args:
+        shape: the target's shape (`load_pair(enlarge=...)`).
+        words: how many both models know; None for their own.
+        device: where both are.
+        tokens: of the text by which further words are chosen (`widened`).
+    """
+    pair = load_pair("embedded", dtype="bfloat16", device=device, enlarge=shape)
+    if words is None:
+        return pair, {}
+    (given,) = embedded_prompts(pair.tokenizer, 1, tokens)
+    pair, mass = widened(pair, words, torch.tensor(given.ids, device=device))
+    return pair, {"mass_of_further_words": mass}
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from io import StringIO
+from itertools import product
 
 import pytest
 import torch
@@ -18,10 +19,14 @@ from treespec.experiments.research.benchmarks.gpu import a_a as aa
 from treespec.experiments.research.benchmarks.gpu import (
     accuracy,
     decode_times,
+    gpu_tables,
     kernel_times,
+    layer_times,
     peers,
     plan_times,
     real_text,
+    step_kernels,
+    wide_words,
 )
 from treespec.experiments.research.benchmarks.gpu.candidates import (
     CANDIDATES,
@@ -209,6 +214,34 @@ def test_a_baseline_that_fails_is_written_down(session, monkeypatch):
     errors = [cell["error"] for cell in cells.values() if "error" in cell]
     assert errors == ["CUDA out of memory. Tried 2 GiB"] * count
     assert not session.failures
+
+
+def test_parts_are_in_the_order_of_their_value():
+    ends = [*command.ENDS_AT_SHARE.values()]
+    assert [*command.ENDS_AT_SHARE] == [*command.PARTS] == [*gpu_tables.FINDINGS]
+    assert ends == sorted(ends)
+    first = (layer_times, step_kernels, decode_times)
+    assert all(part.cases(False)[0].size == "8B" for part in first)
+    assert [case.compiled for case in layer_times.cases(False)] == [True] * 4 + [False] * 4
+    every = decode_times.cases(False)
+    fastest = [case for case in every if case.is_fastest]
+    assert fastest == every[: len(fastest)]
+    assert len({(case.size, case.words) for case in fastest}) == 2 * len(decode_times.LLAMA)
+
+
+@pytest.mark.parametrize("part", [layer_times, step_kernels, decode_times])
+def test_cells_with_as_many_words_as_llama(part):
+    """And a part that goes on takes no cell for another, whose key its key begins."""
+    wide = {case for case in part.cases(False) if case.words == wide_words.LLAMA_WORDS}
+    assert {case.size for case in wide} >= {"8B", "1B"}
+    if part is step_kernels:
+        assert {case.size for case in wide if case.real_text} == {"8B", "1B"}
+    if part is decode_times:
+        ways = {(case.method, case.target) for case in wide if case.real_text}
+        assert ways == {*product(("chain 4", "tree 3x2x1x1"), ("graphs", "graph"))}
+    keys = [case.key for case in part.cases(False)]
+    assert len(set(keys)) == len(keys)
+    assert not [(a, b) for a in keys for b in keys if b.startswith(f"{a} ")]
 
 
 def test_nothing_is_begun_when_the_time_is_over(session, monkeypatch):

@@ -140,6 +140,33 @@ def decode_cell(target, over):
     return case._asdict() | (figures if over else {"unavailable": "no graphs"})
 
 
+LIMITS = {"clocks.max.sm": "1980 MHz", "clocks.max.mem": "2619 MHz", "power.limit": "700.00 W"}
+
+
+def clocks_of(sm, drawn):
+    return LIMITS | {"clocks.sm": f"{sm} MHz", "clocks.mem": "2619 MHz", "power.draw": f"{drawn} W"}
+
+
+def test_clocks_and_power_limits_stand_below_the_table(session, tmp_path, monkeypatch):
+    """Of the device, and of each run where they were asked for; nothing where nobody said."""
+    good = {"ratio": 1.0, "half_width": 0.01, "contains_1": True, "joules_per_token": 0.5}
+    session.store("aa", cells=2).add("run 1", {"run": 1, **good, "clocks": {}})
+    render(tmp_path, session.console)
+    assert "Clocks" not in session.console.file.getvalue()
+    monkeypatch.setattr(Session, "_device_facts", lambda session: clocks_of(345, "79.10"))
+    store = session.store("aa", cells=3)
+    for run, (sm, drawn) in enumerate(((1980, "402.00"), (975, "398.50"), (1755, "97.00"))):
+        store.add(f"run {run}", {"run": run, **good, "clocks": clocks_of(sm, drawn)})
+    render(tmp_path, session.console)
+    words = " ".join(session.console.file.getvalue().split())
+    assert "Clocks when the part began: SM 345 MHz of at most 1980 MHz, memory 2619 MHz of" in words
+    assert "power limit 700.00 W, of which 79.10 W were drawn." in words
+    assert (
+        "SM 975 MHz to 1980 MHz, memory 2619 MHz; power limit 700.00 W, drawn 97.00 W to 402.00 W."
+        in (words)
+    )
+
+
 def test_the_table_of_all_parts(session, tmp_path):
     kernels = session.store("kernels", cells=6)
     for name, own in cells(kernel=10.0, sdpa=30.0, flex=None, flash=7.0).items():

@@ -10,7 +10,13 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from treespec.experiments.research.benchmarks.gpu import a_a, draft_times, layer_times, step_kernels
+from treespec.experiments.research.benchmarks.gpu import (
+    a_a,
+    decode_times,
+    draft_times,
+    layer_times,
+    step_kernels,
+)
 from treespec.experiments.research.benchmarks.gpu.gpu_session import Session
 from treespec.experiments.research.benchmarks.gpu.gpu_tables import render
 
@@ -42,8 +48,15 @@ def test_a_rehearsal(part, module, measured, title, tmp_path):
     render(tmp_path, session.console)
     assert title in told.getvalue()
     if part == "layers":
-        (cell,) = data["cells"].values()
-        assert 0 < cell["error_max"] < cell["bound"] < 1
+        for cell in data["cells"].values():
+            assert 0 < cell["error_max"] < cell["bound"] < 1
+    if part in ("layers", "profile"):
+        own, wide = data["cells"].values()
+        assert (own["words"], wide["words"]) == (None, decode_times.DRY_WORDS)
+        assert 0 < wide["mass_of_further_words"] < 1e-3
+        words = " ".join(told.getvalue().split())
+        assert f" {decode_times.DRY_WORDS} " in words
+        assert ("as a real text" in words) == (part == "profile")
     if part == "draft":
         by_way = {cell["way"]: cell["nodes"] for cell in data["cells"].values()}
         assert by_way == {"one graph": 5, "by levels": 5}

@@ -110,6 +110,21 @@ def test_where_triton_cannot_compile_the_host_decides(caplog, monkeypatch):
     assert type(verify.verifier_for(verify.rrsw, ON_CUDA)) is OnDevice
 
 
+def test_older_gpus_are_told_in_one_sentence(caplog, monkeypatch):
+    """Before anything is compiled or put there; the host decides."""
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    why_no_kernel.cache_clear()
+    with caplog.at_level(logging.WARNING, "treespec"):
+        found = verify.verifier_for(verify.rrs, SimpleNamespace(device=device))
+    why = why_no_kernel(device)
+    why_no_kernel.cache_clear()
+    assert type(found) is OnHost
+    assert why == "the kernel needs a GPU of compute capability 8.0 or newer, but cuda:0 has 7.5"
+    (record,) = caplog.records
+    assert why in record.getMessage()
+
+
 FUSED = [rule for rule in verify.RULES.values() if why_on_host(rule) is None]
 
 
