@@ -229,7 +229,13 @@ def data_command(
         bool, typer.Option("--continue", help="Let the target continue or answer these texts.")
     ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of prompts and answers.")] = 0,
-    dtype: Annotated[str, typer.Option("--dtype", help="Dtype of the target.")] = "bfloat16",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype",
+            help="Dtype of the target.  [bfloat16 where the device multiplies in it, else float32]",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="Device of the target.")] = "cpu",
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -258,12 +264,14 @@ def data_command(
         from treespec.experiments.report.terminal import print_finding
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.progress import Reporter
+        from treespec.experiments.training.precision import has_bfloat16
         from treespec.experiments.training.texts.counts import finding
         from treespec.experiments.training.texts.write_texts import Recipe, write_texts
         from treespec.models.load import load_pair
 
         calm_transformers()
         reporter = Reporter(progress(quiet))
+        dtype = dtype or ("bfloat16" if has_bfloat16(device) else "float32")
         with reporter.task(f"loading {target}"):
             pair = load_pair(target, "none", dtype=dtype, device=device, passes="eager")
         recipe = Recipe(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from treespec.errors import in_words
 from treespec.experiments.errors import TrainingError
+from treespec.experiments.training.precision import training_passes
 from treespec.files import write_whole
 
 CHECKPOINT_SECONDS = 60.0
@@ -136,7 +137,8 @@ def train(
 ) -> Progress:
     """Train parameters in place on a budget of tokens, resuming from `checkpoint` if it exists.
 
-    Weights stay in float32; forward passes run under bfloat16 autocast.
+    Weights stay in float32; forward passes run in bfloat16 where the device has instructions for it
+    (`training_passes`).
 
     Args:
         parameters: what is trained, by name.
@@ -159,7 +161,7 @@ def train(
     if not progress.step:
         after(progress)
     while progress.tokens < total_tokens:
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with training_passes(device):
             loss, tokens = learn(progress)
         value = loss.item()
         loss.backward()

@@ -27,6 +27,7 @@ from treespec.experiments.errors import TrainingError
 from treespec.experiments.records.held_folder import LOCK
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.training.packing import Packed, PackedTexts
+from treespec.experiments.training.precision import training_passes
 from treespec.experiments.training.teacher import Known, TargetPass
 from treespec.features import Features
 from treespec.files import write_whole
@@ -113,7 +114,7 @@ def _read_all(
             shown("the target reads the texts", packed.tokens)
             if batch < begin:
                 continue
-            with torch.autocast(reader.parts.device.type, dtype=torch.bfloat16):
+            with training_passes(reader.parts.device):
                 known = reader.with_normalisers(packed.to(reader.parts.device))
             assert packed.place is not None, "tokens of the texts"
             real = packed.place >= 0
