@@ -153,6 +153,7 @@ def test_control_characters_do_not_reach_a_terminal():
         ([], ["give one prompt"]),
         (["--file", "missing.txt"], ["missing.txt"]),
         ([""], ["the prompt is empty"]),
+        (["--encoder-source", ""], ["--encoder-source: the source has no tokens"]),
         (["x", "--target", "y"], ["--pair names both"]),
         (["x", "--shape", "karry:2x3"], ["--shape = 'karry:2x3'", "kary:2x3"]),
         (["x", "--shape", "{kind:"], ["--shape is not YAML"]),
