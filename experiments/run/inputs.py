@@ -12,7 +12,7 @@ from treespec.experiments.config.schema import ModelsConfig, Prompts, TreeMethod
 from treespec.experiments.config.trained import TrainedHead, heads_in
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.run.prompt_rows import RawPrompt
-from treespec.experiments.run.prompts import Prompt, encode
+from treespec.experiments.run.prompts import Prompt, batches_of, encode
 from treespec.models.codec import plain_text
 from treespec.plugins import Budget
 from treespec.tree import Law
@@ -59,11 +59,6 @@ def require_covered(experiment: Experiment, pair: "Pair | PairOutline") -> None:
     """
     if not getattr(pair.target, "needs_source", False):
         return
-    if experiment.config.batch > 1:
-        raise ConfigError(
-            f"batch = {experiment.config.batch}, but texts of encoder-decoders are decoded one at a time: "
-            "set batch to 1"
-        )
     require_own_passes(experiment.config.models)
     for i, method in enumerate(experiment.methods):
         if method.kind == "assisted":
@@ -96,6 +91,24 @@ def require_own_passes(models: ModelsConfig) -> None:
             f"models.attention = {models.attention!r}, but encoder-decoders run trees by their own "
             "attention under our mask: set it to auto or transformers"
         )
+
+
+def _require_alike(experiment: Experiment, prompts: Sequence[Prompt]) -> None:
+    """Refuse batches in which `generate` would pad the beginnings of an encoder-decoder's answers.
+
+    Decoders that compute positions from the order of rows would count the padding.
+    """
+    if all(method.kind != "generate" for method in experiment.methods):
+        return
+    for batch in batches_of(prompts, experiment.config.batch):
+        for prompt in batch:
+            if len(prompt.ids) != len(batch[0].ids):
+                raise PromptError(
+                    f"{prompt.where}: its answer begins with {len(prompt.ids)} tokens, and that of "
+                    f"{batch[0].where} with {len(batch[0].ids)}: `generate` decodes no such answers of "
+                    f"an encoder-decoder side by side: set batch = {experiment.config.batch} to 1, or "
+                    "let all answers begin alike"
+                )
 
 
 def _require_drafters(experiment: Experiment, pair: "Pair | PairOutline") -> None:
@@ -131,6 +144,8 @@ def require_fits(
     """
     require_covered(experiment, pair)
     _require_drafters(experiment, pair)
+    if getattr(pair.target, "needs_source", False):
+        _require_alike(experiment, prompts)
     for method in experiment.methods:
         drafts = None in method.draft_models or method.kind == "assisted"
         lengths = [m.max_length for m in ((pair.target, pair.draft) if drafts else (pair.target,))]

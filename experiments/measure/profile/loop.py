@@ -93,7 +93,7 @@ class Loop:
             self._pair = self._behind(self._seed)
             self._target = make_target(self._pair.target)
         self.timer = StageTimer(prompt.device)
-        self._drafter = self._made_drafter(self.timer)
+        self._drafter = self._made_drafter(self._pair, self.timer)
         self._steps = decode(
             self._target,
             self._drafter,
@@ -113,11 +113,11 @@ class Loop:
         context = min(self._pair.target.max_length, self._pair.draft.max_length)
         return max(1, context - length - self._deepest.depth)
 
-    def _made_drafter(self, observer: Observer) -> TimedDrafter:
+    def _made_drafter(self, pair: "Pair", observer: Observer) -> TimedDrafter:
         """A drafter that tells the observer its levels."""
         from treespec.models.load import NoDraftModel
 
-        pair, choice = self._pair, self._choice
+        choice = self._choice
         if self._plain:
             return NoDrafter()
         growth = growth_of(self._deepest)

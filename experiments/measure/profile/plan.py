@@ -237,18 +237,6 @@ def _texts(
     return ids, lambda number: of_prompt(number % len(prompts))
 
 
-def require_alone(batches: Iterable[int]) -> None:
-    """Refuse batches of texts of encoder-decoders.
-
-    Raises:
-        ConfigError: if there are any.
-    """
-    if (most := max(batches)) > 1:
-        raise ConfigError(
-            f"--batch {most}: texts of encoder-decoders are decoded one at a time: leave out --batch"
-        )
-
-
 def named_method(experiment: Experiment, name: str) -> BuiltMethod:
     """The tree method of this name.
 

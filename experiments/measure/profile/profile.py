@@ -26,7 +26,6 @@ from treespec.experiments.measure.profile.plan import (
     Setting,
     named_method,
     plan_profile,
-    require_alone,
 )
 from treespec.experiments.measure.profile.timed_steps import Samples, measure_round
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
@@ -194,7 +193,6 @@ def profile(
     def check(pair: "Pair | PairOutline") -> None:
         if pair.target.needs_source:
             require_own_passes(config.models)
-            require_alone(batches or (1,))
             read_by(pair, raw, config.prompts)
 
     loaded = load_with_passes(

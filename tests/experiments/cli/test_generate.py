@@ -79,7 +79,7 @@ def test_prompts_from_elsewhere(call, tmp_path):
 )
 def test_errors_name_options_of_the_models(call, monkeypatch, option, value, says):
     monkeypatch.setattr(quantised, "find_spec", lambda name: None)
-    done = call(PROMPT, option, value)
+    done = call(PROMPT, option, value, "--tokens", 6)
     assert done.exit_code == 2
     assert done.stderr.startswith(says)
 

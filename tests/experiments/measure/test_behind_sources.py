@@ -12,7 +12,7 @@ from tiny_encoder_decoders import SOURCES
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter, PromptLookup
 from treespec.experiments.config.schema import Config
-from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.errors import PromptError
 from treespec.experiments.measure import merge_rates
 from treespec.experiments.measure.profile.profile import profile
 from treespec.experiments.measure.searched_run import run
@@ -132,8 +132,14 @@ def test_inputs_of_a_trace_are_refused_before_weights_are_read(over_sources, mon
             trace(Config.model_validate(over_sources | {"prompts": prompts}), sampling="T=0")
         with pytest.raises(PromptError, match=said):
             profile(Config.model_validate(over_sources | {"prompts": prompts}))
-    with pytest.raises(ConfigError, match="--batch 2: texts of encoder-decoders"):
-        profile(Config.model_validate(over_sources), batches=[2])
+
+
+def test_times_of_a_batch_behind_sources(over_sources):
+    found = profile(
+        Config.model_validate(over_sources | {"samplings": [{"temperature": 0}]}),
+        sizes=[1, 8], prefixes=[16], batches=[1, 2], repeats=1,
+    )  # fmt: skip
+    assert sorted(found.model.batches) == [1, 2]
 
 
 def test_a_searched_run_behind_sources(over_sources, tmp_path):

@@ -43,10 +43,24 @@ def test_a_run_over_sources_equals_generate(over_sources, t5_pair, tmp_path):
     assert str(one_empty[1].error).startswith("source[1]: the source has no tokens")
 
 
+def test_a_batch_gives_the_texts_of_single_prompts(over_sources, tmp_path, capsys):
+    """Answers of sources of different lengths, decoded one by one; `generate` pads the sources."""
+    made = []
+    for batch in (1, 3):
+        prompts = over_sources["prompts"] | {"field": "missing", "count": 3}
+        config = over_sources | {"prompts": prompts, "batch": batch, "repeats": 1}
+        folder = run(Config.model_validate(config), folder=tmp_path / f"{batch}").folder
+        table = pl.read_parquet(folder / "prompts.parquet").sort("prompt", "sampling", "method")
+        assert table["error"].null_count() == len(table)
+        exact = pl.col("sampling").eq("T=0") | ~pl.col("method").str.starts_with("generate")
+        made.append(table.filter(exact).select("prompt", "sampling", "method", "tokens", "steps"))
+    assert made[0].equals(made[1])
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"batch": 2, "prompts": {"count": 2}}, ConfigError, "batch = 2, but texts of encoder-decoders"),
+        ({"batch": 2, "prompts": {"count": 2}}, PromptError, "line 2: its answer begins with .* batch = 2"),
         ({"methods": [{"kind": "plain"}, {"kind": "assisted", "lengths": [3], "thresholds": [0.0]}]},
          ConfigError, r"methods\[1\]: assisted"),
         ({"methods": [{"kind": "tree", "shape": "chain:2",
