@@ -142,7 +142,7 @@ def generate(
 
     Returns:
         The text and a summary. For several prompts a list, in which an error that only one text meets, such
-        as a prompt that is too long, is a `Failed` in its place.
+        as a prompt or a source that is too long, is a `Failed` in its place.
 
     Raises:
         InvalidArgument: if an argument has the wrong type; if a drafter is given together with `growth` or
@@ -187,12 +187,14 @@ def generate(
     if stop_strings:
         stop = any_of(stop, stop_at_strings(stop_strings, pair.tokenizer))
 
-    def text_of(name: str, prompt: Any, source: Any, drafter: Any, coins: Any) -> Text:
+    def behind(source: Any) -> "Pair":
+        return pair if source is None else pair.on(source)
+
+    def text_of(name: str, prompt: Any, own: "Pair", drafter: Any, coins: Any) -> Text:
         ids = _ids(name, prompt, pair)
-        behind = pair if source is None else pair.on(source)
         return Text(
-            make_target(behind.target),
-            make_drafter(behind.draft, shape, law, sampling) if drafter is None else drafter,
+            make_target(own.target),
+            make_drafter(own.draft, shape, law, sampling) if drafter is None else drafter,
             verifier,
             torch.tensor(ids, dtype=torch.long, device=pair.target.device),
             sampling=sampling,
@@ -205,22 +207,27 @@ def generate(
     several = _several(prompt)
     if several is None:
         told = _Told(pair.tokenizer, logprobs)
-        for step in text_of("prompt", prompt, source, drafter, coins).steps():
+        for step in text_of("prompt", prompt, behind(source), drafter, coins).steps():
             told.hear(step)
         return told.generation()
     drafters, all_coins = _one_each("drafter", drafter, several), _one_each("coins", coins, several)
     sources = _one_each("source", source, several)
-    texts = [
-        text_of(f"prompt[{i}]", given, sources[i], drafters[i], all_coins[i])
-        for i, given in enumerate(several)
-    ]
-    found = [_Told(pair.tokenizer, logprobs) for _ in texts]
     failed: dict[int, Failed] = {}
-    for i, step in decode_many(texts, places=places):
-        if isinstance(step, Failed):
-            failed[i] = step
+    texts: dict[int, Text] = {}
+    for i, given in enumerate(several):
+        try:
+            own = behind(sources[i])
+        except InvalidPrompt as error:  # only this text meets it
+            failed[i] = Failed(InvalidPrompt(f"source[{i}]: {error}"))
         else:
-            found[i].hear(step)
+            texts[i] = text_of(f"prompt[{i}]", given, own, drafters[i], all_coins[i])
+    found = [_Told(pair.tokenizer, logprobs) for _ in several]
+    numbers = [*texts]
+    for place, step in decode_many([*texts.values()], places=places):
+        if isinstance(step, Failed):
+            failed[numbers[place]] = step
+        else:
+            found[numbers[place]].hear(step)
     return [failed.get(i) or told.generation() for i, told in enumerate(found)]
 
 

@@ -139,7 +139,8 @@ def generate_command(
     with friendly(debug):
         from treespec.experiments.config.places import require_inputs
 
-        text = "" if encoder_source and prompt is file is None else _prompt(prompt, file)
+        only_source = encoder_source is not None and prompt is file is None
+        text = "" if only_source else _prompt(prompt, file)
         require_inputs({"--target": target, "--pair": pair, "--draft": draft})
         from treespec.experiments.config.plugged import plug_in
         from treespec.experiments.errors import ConfigError

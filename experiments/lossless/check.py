@@ -30,17 +30,18 @@ from treespec.experiments.lossless.law import SAMPLES_PER_SIGN, LawCheck, LawChe
 from treespec.experiments.lossless.samples import KeptSamples, code_hash
 from treespec.experiments.records.manifest import config_data, environment
 from treespec.experiments.run.baselines import generate_plain
+from treespec.experiments.run.inputs import read_by, require_covered
 from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt, behind, encode, read_prompts
-from treespec.experiments.run.session import require_sources
+from treespec.experiments.run.prompts import Prompt, behind, read_prompts
 from treespec.experiments.run.unit import finish
 from treespec.stopping import stop_at_tokens
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
 
 SAMPLES, TOKENS, PROMPTS = 1_000, 3, 2
 """Defaults. Three tokens, because the third follows a commit that moved rows in the caches."""
@@ -116,15 +117,18 @@ def check_lossless(
     if waiting:
         reporter.note(f"left out, because their trees wait for a measurement: {', '.join(waiting)}")
     texts = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    loaded = load_with_passes(config.models, experiment.methods, load, reporter)
+
+    def inputs(pair: "Pair | PairOutline") -> list[Prompt]:
+        require_covered(experiment, pair)
+        return read_by(pair, texts, config.prompts)
+
+    loaded = load_with_passes(config.models, experiment.methods, load, reporter, check=inputs)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
     asked = pair.target.model.generation_config
     if note := ignored_in_words(asked, config.samplings, config.stop_strings):
         reporter.note(note)
+    encoded = inputs(pair)
     experiment = experiment.ending(pair.end_tokens)
-    encoded = encode(texts, config.prompts, pair.tokenizer, begin=pair.target.start_tokens)
-    if pair.target.needs_source:
-        require_sources(experiment, pair, encoded)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
     sampled = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]
     sampled_prompts = encoded[:prompts]

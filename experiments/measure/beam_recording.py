@@ -109,7 +109,7 @@ class RowsOfPositions:
 
 
 def record_draft_rows(
-    make: Callable[[Growth], Drafter],
+    make: Callable[[int, Growth], Drafter],
     prompts: Sequence[Sequence[int]],
     texts: Sequence[Sequence[int]],
     *,
@@ -121,52 +121,50 @@ def record_draft_rows(
     """Record the draft's predictions at and below each position of texts, with the drafter's own code.
 
     Each prompt is followed by its text. `depth` levels get rows, so growths of up to this depth can be
-    replayed. `make`: the drafter of deterministic children along a growth.
+    replayed. `make`: the drafter of deterministic children of a text, by its number, along a growth.
     """
     require_room_for_rows(sum(map(len, texts)), rows_of_position(beam, depth), beam)
     found, growth, coins = RowsOfPositions(), RecordingGrowth(beam, depth), TorchCoins(0)
-    drafter = make(growth)
-    for _, rest in positions(drafter, prompts, texts, device=device, progress=progress):
-        found.add_beam(drafter.propose(coins), growth, rest[0])
+    for i, given in enumerate(zip(prompts, texts, strict=True)):
+        progress(f"draft rows of text {i + 1}/{len(texts)}")
+        drafter = make(i, growth)
+        for _, rest in positions(drafter, *given, device=device):
+            found.add_beam(drafter.propose(coins), growth, rest[0])
     return found.rows()
 
 
 def positions(
     drafter: Drafter,
-    prompts: Sequence[Sequence[int]],
-    texts: Sequence[Sequence[int]],
+    prompt: Sequence[int],
+    text: Sequence[int],
     *,
     target: TreeModel | None = None,
     device: torch.device | None = None,
-    progress: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[int, Sequence[int]]]:
-    """Lead a drafter to every position of texts; yields the root there, and the rest of the text.
+    """Lead a drafter to every position of a text; yields the root there, and the rest of the text.
 
     At each of them it must draft something before it is led on.
 
     Args:
         drafter: any whose drafts depend on the text alone.
-        prompts: token ids, each followed by its text.
-        texts: token ids.
-        target: lends the features that the drafter reads, of all positions in one pass over each text.
+        prompt: token ids, followed by the text.
+        text: token ids.
+        target: lends the features that the drafter reads, of all positions in one pass over the text.
         device: of the models.
-        progress: called with a message as each text begins.
     """
     reads = reads_of(drafter)
     with torch.inference_mode():
-        for i, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
-            progress(f"draft rows of text {i + 1}/{len(texts)}")
-            ids, features = torch.tensor([*prompt, *text], dtype=torch.long, device=device), None
-            if target is not None:
-                lend(target, reads)
-                features = target.prefill(ids[:-1])
-            last = len(prompt) - 1
-            of_prompt = None if features is None else features[:last]
-            prefill(drafter, ids[: last + 1], of_prompt, reads)
-            for at, token in enumerate(text, last):
-                root = int(ids[at])
-                yield root, text[at - last :]
-                bare = TokenTree.of(TreeShape.chain(0), [root], None, Law.DETERMINISTIC, ids.device)
-                of_root = None if features is None else features[at : at + 1]
-                scores = Scores(torch.empty(1, 0), of_root)
-                drafter.commit(Step(bare, Verdict((0,), int(token)), scores, (int(token),)))
+        ids, features = torch.tensor([*prompt, *text], dtype=torch.long, device=device), None
+        if target is not None:
+            lend(target, reads)
+            features = target.prefill(ids[:-1])
+        last = len(prompt) - 1
+        of_prompt = None if features is None else features[:last]
+        prefill(drafter, ids[: last + 1], of_prompt, reads)
+        for at, token in enumerate(text, last):
+            root = int(ids[at])
+            yield root, text[at - last :]
+            bare = TokenTree.of(TreeShape.chain(0), [root], None, Law.DETERMINISTIC, ids.device)
+            of_root = None if features is None else features[at : at + 1]
+            scores = Scores(torch.empty(1, 0), of_root)
+            drafter.commit(Step(bare, Verdict((0,), int(token)), scores, (int(token),)))

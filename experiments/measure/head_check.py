@@ -20,11 +20,11 @@ from treespec.experiments.config.schema import ChatPrompts, EmbeddedPrompts, Pro
 from treespec.experiments.config.trained import TrainedHead
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Finding, Table
+from treespec.experiments.run.inputs import require_fits
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.one_text import naming_options
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
-from treespec.experiments.run.session import require_fits
 from treespec.experiments.run.unit import Bench
 from treespec.files import brief
 

@@ -124,9 +124,7 @@ def record_head(
     drafter = head.make(growth or TreeShape.chain(levels if marginal else 1))
     rows_each = levels if growth is None else rows_of_position(beam, levels)
     require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), rows_each, width)
-    recorder = TextRecorder(
-        target, sampling=sampling, law=Law.DETERMINISTIC, rule=rule, width=width
-    )
+    recorder = TextRecorder(head, sampling=sampling, law=Law.DETERMINISTIC, rule=rule, width=width)
     trace = trace_of(
         recorder, prompts_ids, vocab_size=target.vocab_size, reach=beyond + levels, beyond=beyond,
         context=min(target.max_length, drafter.max_length), max_new_tokens=max_new_tokens,
@@ -135,10 +133,14 @@ def record_head(
     rows, coins, ranking = RowsOfPositions(), TorchCoins(0), ranking_of(sampling)
     nothing, below, probs, best = torch.zeros(levels, target.vocab_size), [], [], []
     texts = [text.tolist() for text in np.split(trace.tokens, trace.offsets[1:-1])]
-    for root, rest in positions(
-        drafter, prompts_ids, texts, target=target.fresh(), progress=progress,
-        device=getattr(target, "device", None),
-    ):  # fmt: skip
+    lending, device = target.fresh(), getattr(target, "device", None)
+
+    def places() -> Iterator[tuple[int, Sequence[int]]]:
+        for i, given in enumerate(zip(prompts_ids, texts, strict=True)):
+            progress(f"draft rows of text {i + 1}/{len(texts)}")
+            yield from positions(drafter, *given, target=lending, device=device)
+
+    for root, rest in places():
         tree = drafter.propose(coins) if marginal or growth is not None else None
         # A head that knows nothing yet, after a prompt of one token, drafts the root alone.
         known = tree is None or tree.shape.size > 1

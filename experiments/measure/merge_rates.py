@@ -26,11 +26,12 @@ from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import Config, SearchConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.report.terminal import say
+from treespec.experiments.run.inputs import read_by
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import encode, read_prompts, search_prompts
-from treespec.experiments.run.seeds import keys_of, seed_of
+from treespec.experiments.run.prompts import Prompt, behind, read_prompts, search_prompts
+from treespec.experiments.run.seeds import seed_of
 from treespec.models.load import Pair
 from treespec.plugins import Settings
 from treespec.step import Step
@@ -57,18 +58,18 @@ def alone(method: TreeMethod, source: Settings) -> TreeMethod:
 
 
 def steps_of(
-    built: BuiltMethod, sampling: str, pair: Pair, texts: list[list[int]], config: Config
+    built: BuiltMethod, sampling: str, pair: Pair, prompts: list[Prompt], config: Config
 ) -> Iterator[Step]:
     choice = built.choices[sampling]
-    said = track(texts, description=f"{built.name}, {sampling}")
-    for text, key in zip(said, keys_of(texts), strict=True):
+    for prompt in track(prompts, description=f"{built.name}, {sampling}"):
+        own = behind(pair, prompt)
         yield from decode(
-            make_target(pair.target),
-            built.drafter(pair, sampling),
+            make_target(own.target),
+            built.drafter(own, sampling),
             choice.rule,
-            torch.tensor(text),
+            torch.tensor(prompt.ids),
             sampling=choice.sampling,
-            coins=TorchCoins(seed_of(config.seed, "rates", key)),
+            coins=TorchCoins(seed_of(config.seed, "rates", prompt.key)),
             max_new_tokens=config.max_new_tokens,
             stop=stop_at_tokens(pair.end_tokens),
         )
@@ -85,7 +86,7 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
     pair = load_with_passes(config.models, build(config).methods, load_models, reporter).pair
     prompts = search_prompts(config.model_copy(update={"search": SearchConfig()}))
     raw = read_prompts(prompts)[: prompts.count]
-    texts = [list(prompt.ids) for prompt in encode(raw, prompts, pair.tokenizer)]
+    texts = read_by(pair, raw, prompts)
     known: dict[tuple[str, str], Rates] = {}
     by_merge: dict[str, dict[str, list[Rates]]] = {}
     for merge in merges:

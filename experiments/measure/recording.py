@@ -22,7 +22,7 @@ from treespec.experiments.measure.beam_recording import (
     rows_of_position,
 )
 from treespec.experiments.run.seeds import keys_of, seed_of
-from treespec.protocols import Coins, Models, TreeModel
+from treespec.protocols import Coins, Growth, Models, TreeModel
 from treespec.sampling.children import require_children, top_k
 from treespec.sampling.coins import TorchCoins
 from treespec.sampling.distributions import Sampling, require_finite
@@ -79,14 +79,21 @@ class PositionRecorder(ABC):
     """
 
     def __init__(
-        self, target: TreeModel, *, sampling: Sampling, law: Law, rule: Rule, width: int
+        self, models: Any, *, sampling: Sampling, law: Law, rule: Rule, width: int
     ) -> None:
-        self._target = processed(target.fresh(), sampling, "target")
-        self._device = getattr(target, "device", torch.device("cpu"))
         self.sampling, self.law, self.rule = sampling, Law.of(law), rule
+        self.read_by(models)
         self.width = integer("width", width, 1, InvalidTrace)
         self._shape = TreeShape.expansion([width])
         self._acceptance = _acceptance(rule, self._shape, self.law, sampling)
+
+    def read_by(self, models: Any) -> None:
+        """Let the next texts be read by a target and what drafts for it: a model, a text source or a head.
+
+        Encoder-decoders have others behind each source.
+        """
+        self._target = processed(models.target.fresh(), self.sampling, "target")
+        self._device = getattr(models.target, "device", torch.device("cpu"))
 
     def decode(
         self, prompt: Sequence[int], coins: Coins, stop: Stop, budget: int, beyond: int
@@ -151,18 +158,14 @@ class Recorder(PositionRecorder):
     """Draws the children of each position from a draft model, with the drafter's own code."""
 
     def __init__(
-        self,
-        target: TreeModel,
-        draft: TreeModel,
-        *,
-        sampling: Sampling,
-        law: Law,
-        rule: Rule,
-        width: int,
+        self, models: Models, *, sampling: Sampling, law: Law, rule: Rule, width: int
     ) -> None:
-        super().__init__(target, sampling=sampling, law=law, rule=rule, width=width)
-        self._draft = processed(draft.fresh(), sampling)
-        require_children(width, draft.vocab_size, self.law)
+        super().__init__(models, sampling=sampling, law=law, rule=rule, width=width)
+        require_children(width, models.draft.vocab_size, self.law)
+
+    def read_by(self, models: Models) -> None:
+        super().read_by(models)
+        self._draft = processed(models.draft.fresh(), self.sampling)
 
     def _prefill(self, prompt: Sequence[int]) -> None:
         super()._prefill(prompt)
@@ -254,6 +257,8 @@ def record(
     beam: int = 0,
     beam_depth: int = DEPTH,
     files: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
+    of_text: Callable[[int], Models] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:
     """Record which of `width` drafted children is accepted at every position of texts.
@@ -280,6 +285,9 @@ def record(
             growths can be replayed (`DraftRows`); 0 for none. Only for deterministic children.
         beam_depth: levels of these nodes; growths of up to this depth can be replayed.
         files: for each prompt, the number of the file it is an excerpt of; None if prompts are independent.
+        keys: for each text the number that seeds its coins; by default those of its prompt (`keys_of`).
+        of_text: gives the models that read a text, by its number; by default `pair` reads all. Behind an
+            encoder-decoder's source they are the pair's, on that source.
         progress: called with a message as each text begins.
 
     Raises:
@@ -288,7 +296,7 @@ def record(
         EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits: see `treespec.decode`.
     """
     target, draft = pair.target, pair.draft
-    recorder = Recorder(target, draft, sampling=sampling, law=law, rule=rule, width=width)
+    recorder = Recorder(pair, sampling=sampling, law=law, rule=rule, width=width)
     context = min(target.max_length, draft.max_length)
     if beam:
         if Law.of(law) is not Law.DETERMINISTIC:
@@ -301,14 +309,18 @@ def record(
     trace = trace_of(
         recorder, prompts_ids, vocab_size=target.vocab_size, context=context,
         reach=beyond + beam_depth * bool(beam), max_new_tokens=max_new_tokens, stop=stop, seed=seed,
-        follow=follow, beyond=beyond, files=files, progress=progress,
+        follow=follow, beyond=beyond, files=files, keys=keys, of_text=of_text, progress=progress,
     )  # fmt: skip
     if not beam:
         return trace
     texts = np.split(trace.tokens, trace.offsets[1:-1])
+
+    def make(text: int, growth: Growth) -> ModelDrafter:
+        own = draft if of_text is None else of_text(text).draft
+        return ModelDrafter(own, growth, Law.DETERMINISTIC, sampling)
+
     rows = record_draft_rows(
-        lambda growth: ModelDrafter(draft, growth, Law.DETERMINISTIC, sampling),
-        prompts_ids, [text.tolist() for text in texts], beam=beam, depth=beam_depth,
+        make, prompts_ids, [text.tolist() for text in texts], beam=beam, depth=beam_depth,
         device=getattr(draft, "device", None), progress=progress,
     )  # fmt: skip
     return replace(trace, draft_rows=rows)
@@ -327,6 +339,8 @@ def trace_of(
     follow: Sequence[Sequence[int]] | None = None,
     beyond: int = POSITIONS_BEYOND,
     files: Sequence[int] | None = None,
+    keys: Sequence[int] | None = None,
+    of_text: Callable[[int], Any] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:
     """Run a recorder over all texts and assemble the trace; see `record`.
@@ -339,8 +353,11 @@ def trace_of(
         require_room(len(prompt), max_new_tokens, reach, context)
     texts = []
     with torch.inference_mode():
-        for i, (prompt, key) in enumerate(zip(prompts_ids, keys_of(prompts_ids), strict=True)):
+        seeds = keys_of(prompts_ids) if keys is None else keys
+        for i, (prompt, key) in enumerate(zip(prompts_ids, seeds, strict=True)):
             progress(f"text {i + 1}/{len(prompts_ids)}")
+            if of_text is not None:
+                recorder.read_by(of_text(i))
             coins = TorchCoins(seed_of(seed, "trace", key))
             if follow is None:
                 texts.append(recorder.decode(prompt, coins, stop, max_new_tokens, beyond))

@@ -36,7 +36,7 @@ from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import prepare
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import following, read_prompts
+from treespec.experiments.run.prompts import following, read_prompts, reads_sources
 from treespec.experiments.run.runner import decode, place_for
 from treespec.experiments.run.session import Session, open_session
 from treespec.experiments.run.unit import Unit
@@ -228,7 +228,7 @@ def _chosen(config: Config, folder: Path, **options: Any) -> list[str]:
 def _others(config: Config) -> Prompts:
     """Prompts that are not measured: what follows their texts, or the next ones of the same source."""
     prompts = config.prompts
-    if prompts.tokens is not None:
+    if prompts.tokens is not None and not reads_sources(prompts):
         count = min(CHOOSING_PROMPTS, prompts.count or CHOOSING_PROMPTS)
         return following(prompts, config.max_new_tokens).model_copy(update={"count": count})
     present = len(read_prompts(prompts.model_copy(update={"count": None})))

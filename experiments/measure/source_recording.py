@@ -63,6 +63,14 @@ class TracedPair:
     draft: TreeModel
 
 
+@dataclass(frozen=True)
+class TracedSource:
+    """The target, and the text source that drafts for it."""
+
+    target: TreeModel
+    source: MatchingSource
+
+
 def require_traceable(method: BuiltMethod, choice: Choice) -> None:
     """Refuse a source, a law or a rule that no trace can serve, before a model is loaded.
 
@@ -81,15 +89,15 @@ def require_traceable(method: BuiltMethod, choice: Choice) -> None:
 
 def traced_source(
     method: BuiltMethod, sampling: str, pair: Models
-) -> MatchingSource | TracedPair | TracedHead:
+) -> TracedSource | TracedPair | TracedHead:
     """What to record for a method that does not draft with the pair's draft model.
 
-    This is the source itself if it is a text source; target and draft if the draft is a model or a part of
-    the target; the target and what makes drafters if it is a trained head.
+    This is the target and: the source if it is a text source; the draft if that is a model or a part of
+    the target; what makes drafters if it is a trained head.
     """
     drafter = method.drafter(pair, sampling)
     if isinstance(drafter, MatchingSource):
-        return drafter
+        return TracedSource(pair.target, drafter)
     if isinstance(drafter, HeadDrafter | MarginalDrafter):
 
         def make(tree: Growth | TreeShape) -> HeadDrafter | MarginalDrafter:
@@ -118,18 +126,20 @@ def _untraceable(method: BuiltMethod, reason: str) -> ConfigError:
 class SourceRecorder(PositionRecorder):
     """Records what a text source drafts at each position within its limits."""
 
-    def __init__(
-        self, target: TreeModel, source: MatchingSource, *, sampling: Sampling, rule: Rule
-    ) -> None:
+    def __init__(self, traced: TracedSource, *, sampling: Sampling, rule: Rule) -> None:
         super().__init__(
-            target,
+            traced,
             sampling=sampling,
             law=Law.DETERMINISTIC,
             rule=rule,
-            width=source.limits.branching,
+            width=traced.source.limits.branching,
         )
-        self._source, self._unread = source, False
+        self._unread = False
         self._drafts: list[list[Draft]] = []
+
+    def read_by(self, models: TracedSource) -> None:
+        super().read_by(models)
+        self._source = models.source
 
     @property
     def drafts(self) -> TextDrafts:
@@ -203,7 +213,7 @@ def record_source(
     (`search.traces.replay`). The rule is greedy, naive or onehot; `beyond` and `texts` are those of
     `trace_of`.
     """
-    recorder = SourceRecorder(target, source, sampling=sampling, rule=rule)
+    recorder = SourceRecorder(TracedSource(target, source), sampling=sampling, rule=rule)
     context = min(target.max_length, source.max_length)
     trace = trace_of(
         recorder, prompts_ids, vocab_size=target.vocab_size, context=context, reach=beyond,

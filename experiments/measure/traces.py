@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from treespec.draft import MatchingSource
 from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.generation import ignored_in_words
@@ -20,17 +19,20 @@ from treespec.experiments.measure.head_recording import TracedHead, record_head
 from treespec.experiments.measure.profile.plan import named_method
 from treespec.experiments.measure.recording import POSITIONS_BEYOND, record
 from treespec.experiments.measure.source_recording import (
+    TracedSource,
     record_source,
     require_traceable,
     traced_source,
 )
 from treespec.experiments.records.manifest import config_data, environment, now
+from treespec.experiments.run.inputs import read_by, require_own_passes
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import (
     Prompt,
     RawPrompt,
+    behind,
     encode,
     hash_of,
     read_prompts,
@@ -42,6 +44,7 @@ from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
 
 WIDTH = 8
 
@@ -78,26 +81,35 @@ def trace(
         _require_no_options(traced_draft, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
+
+    def inputs(pair: "Pair | PairOutline") -> list[Prompt]:
+        if pair.target.needs_source:
+            require_own_passes(config.models)
+        return read_by(pair, raw, config.prompts)
+
     loaded = load_with_passes(
         config.models,
         [] if traced_draft is None else [traced_draft],
         load,
         reporter,
         chosen_for=build(config).methods if config.models.dtype == "fastest" else None,
+        check=inputs,
     )
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
-    if pair.target.needs_source:
-        raise ConfigError(
-            f"models.target = {config.models.target}: traces are recorded of decoders, and this is an "
-            "encoder-decoder: compare its trees and chains by `treespec run`"
-        )
     asked = pair.target.model.generation_config
     if note := ignored_in_words(asked, [setting], config.stop_strings):
         reporter.note(note)
     if traced_draft is not None:
         traced_draft = traced_draft.ending(pair.end_tokens, budget_of(config))
-    source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
-    prompts = encode(raw, config.prompts, pair.tokenizer)
+
+    def traced(models: "Pair") -> Any:
+        return models if traced_draft is None else traced_source(traced_draft, setting.name, models)
+
+    def of_text(text: int) -> Any:
+        return traced(behind(pair, prompts[text]))
+
+    source = traced(pair)
+    prompts = inputs(pair)
     continuations = _continuations(config, raw, prompts, pair) if follow else None
     stop = stop_at_tokens(pair.end_tokens)
     if config.stop_strings:
@@ -110,9 +122,11 @@ def trace(
             "rule": choice.rule,
             "max_new_tokens": config.max_new_tokens, "stop": stop, "seed": config.seed,
             "follow": continuations, "beyond": beyond, "files": samples_of(prompts), "progress": begin,
+            "keys": [prompt.key for prompt in prompts],
+            "of_text": of_text if pair.target.needs_source else None,
         }  # fmt: skip
-        if isinstance(source, MatchingSource):
-            recorded = record_source(pair.target, source, ids, **settings)
+        if isinstance(source, TracedSource):
+            recorded = record_source(source.target, source.source, ids, **settings)
         else:
             settings |= {"width": width, "beam": beam, "beam_depth": beam_depth}
             recorded = (
@@ -183,7 +197,10 @@ def _continuations(
             "--follow needs texts that continue after the prompts: set prompts.tokens, which cuts them off"
         )
     uncut = config.prompts.model_copy(update={"tokens": None})
-    texts = [list(prompt.ids) for prompt in encode(raw, uncut, pair.tokenizer)]
+    texts = [
+        list(prompt.ids)
+        for prompt in encode(raw, uncut, pair.tokenizer, begin=pair.target.start_tokens)
+    ]
     for text, prompt in zip(texts, prompts, strict=True):
         if text[: len(prompt.ids)] != list(prompt.ids):
             raise ConfigError("--follow takes plain texts: set prompts.chat_template=false")

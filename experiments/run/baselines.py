@@ -42,11 +42,11 @@ def generate_plain(
     seed: int,
 ) -> Iterator[StepOutcome]:
     """Decode by `generate`, one token per pass. No work is done between two steps."""
-    return _single(_generate(pair, [prompt], sampling, max_new_tokens, stop, seed, None))
+    return _single(_generate([pair], [prompt], sampling, max_new_tokens, stop, seed, None))
 
 
 def generate_plain_together(
-    pair: "Pair",
+    pairs: Sequence["Pair"],
     prompts: Sequence[Int[Tensor, "_"]],
     sampling: Sampling,
     *,
@@ -54,8 +54,11 @@ def generate_plain_together(
     stop: Stop,
     seed: int,
 ) -> Iterator[Round]:
-    """Decode a batch of prompts by one padded `generate`. No work is done between two rounds."""
-    return _generate(pair, prompts, sampling, max_new_tokens, stop, seed, None)
+    """Decode a batch of prompts by one padded `generate`. No work is done between two rounds.
+
+    `pairs`: for each prompt the models, which encoder-decoders have behind each source.
+    """
+    return _generate(pairs, prompts, sampling, max_new_tokens, stop, seed, None)
 
 
 def generate_assisted(
@@ -91,7 +94,7 @@ def generate_assisted(
         "num_assistant_tokens_schedule": "constant",
         "assistant_confidence_threshold": threshold,
     }
-    return _single(_generate(pair, [prompt], sampling, max_new_tokens, stop, seed, assistant))
+    return _single(_generate([pair], [prompt], sampling, max_new_tokens, stop, seed, assistant))
 
 
 def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
@@ -100,7 +103,7 @@ def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
     with torch.inference_mode():
         inputs = torch.tensor([list(ids)], device=pair.target.device)
         if pair.source is not None:
-            given = {**_behind(pair, model), "decoder_input_ids": inputs}
+            given = {**_behind([pair], model), "decoder_input_ids": inputs}
             return model(**given, use_cache=False).logits[0, -1]
         return model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
 
@@ -123,12 +126,16 @@ def preference(
     return float(logits[token].float() - logits[other].float())
 
 
-def _behind(pair: "Pair", model: Any) -> dict[str, Any]:
-    """What an encoder-decoder is given beside the text: its source, encoded by itself."""
-    source = torch.tensor([pair.source], device=pair.target.device)
+def _behind(pairs: Sequence["Pair"], model: Any) -> dict[str, Any]:
+    """What an encoder-decoder is given beside the texts: their sources, encoded by itself."""
+    device = pairs[0].target.device
+    sources = [torch.tensor(pair.source, device=device) for pair in pairs]
+    ids = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True)
+    ones = [torch.ones_like(source) for source in sources]
+    mask = torch.nn.utils.rnn.pad_sequence(ones, batch_first=True)
     return {
-        "encoder_outputs": model.get_encoder()(source),
-        "attention_mask": torch.ones_like(source),
+        "encoder_outputs": model.get_encoder()(ids, attention_mask=mask),
+        "attention_mask": mask,
     }
 
 
@@ -138,7 +145,7 @@ def _single(rounds: Iterator[Round]) -> Iterator[StepOutcome]:
 
 
 def _generate(
-    pair: "Pair",
+    pairs: Sequence["Pair"],
     prompts: Sequence[Int[Tensor, "_"]],
     sampling: Sampling,
     max_new_tokens: int,
@@ -150,6 +157,7 @@ def _generate(
 
     from treespec.models.cache import cache_argument
 
+    pair = pairs[0]
     ends = sorted(pair.end_tokens)
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -174,7 +182,7 @@ def _generate(
                 cache = DynamicCache(config=target.config)
             else:
                 cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-                given = {**_behind(pair, target), "decoder_input_ids": ids}
+                given = {**_behind(pairs, target), "decoder_input_ids": ids}
                 settings.decoder_start_token_id = int(ids[0, 0])
             kept = {cache_argument(target): cache}
             if ids.shape[1] > 1 and pair.source is not None:

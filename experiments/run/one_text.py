@@ -15,6 +15,7 @@ from treespec.experiments.config.generation import ignored_in_words
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.outcome import Outcome
+from treespec.experiments.run.inputs import read_by, require_fits
 from treespec.experiments.run.models import (
     OF_MODELS,
     as_eager,
@@ -25,15 +26,15 @@ from treespec.experiments.run.models import (
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompt_rows import RawPrompt
-from treespec.experiments.run.prompts import encode
 from treespec.experiments.run.proof_of_parts import require_proved
-from treespec.experiments.run.session import require_fits, require_sources
 from treespec.experiments.run.unit import Bench
 from treespec.files import brief
 from treespec.models.encoder_source import require_source_text
 
 if TYPE_CHECKING:
+    from treespec.experiments.run.prompts import Prompt
     from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
 
 
 @dataclass(frozen=True)
@@ -178,36 +179,38 @@ def decode_one(
     with naming_options():
         require_proved(experiment, say)
     (method,), (sampling,) = experiment.methods, experiment.samplings
+    assert isinstance(config.prompts, TextPrompts)
+    prompts, raw = config.prompts, RawPrompt("prompt", prompt, None, "the prompt", source=source)
+
+    def checked(pair: "Pair | PairOutline") -> "Prompt":
+        if pair.target.needs_source and source is None:
+            raise PromptError(
+                "the target is an encoder-decoder: give the text that it reads with --encoder-source"
+            )
+        if source is not None and not pair.target.needs_source:
+            raise PromptError(
+                "--encoder-source is read by encoder-decoders, and the target is a decoder: put the text "
+                "into the prompt"
+            )
+        (encoded,) = read_by(pair, [raw], prompts)
+        require_fits(experiment, pair, [encoded])
+        return encoded
+
     models = as_eager(config.models)
     with naming_options():
-        pair = load_with_passes(models, [method], load, Reporter(None)).pair
+        loaded = load_with_passes(models, [method], load, Reporter(None), check=checked)
+        pair, encoded = loaded.pair, checked(loaded.pair)
     asked = pair.target.model.generation_config
     ignored = ignored_in_words(asked, config.samplings, config.stop_strings)
     for sentence in filter(None, (*dequantised(pair), ignored)):
         say(sentence)
-    assert isinstance(config.prompts, TextPrompts)
-    if pair.target.needs_source and source is None:
-        raise PromptError(
-            "the target is an encoder-decoder: give the text that it reads with --encoder-source"
-        )
-    if source is not None and not pair.target.needs_source:
-        raise PromptError(
-            "--encoder-source is read by encoder-decoders, and the target is a decoder: put the text into "
-            "the prompt"
-        )
-    raw = RawPrompt("prompt", prompt, None, "the prompt", source=source)
-    encoded = encode([raw], config.prompts, pair.tokenizer, begin=pair.target.start_tokens)
-    if source is not None:
-        require_sources(experiment, pair, encoded)
-    with naming_options():
-        require_fits(experiment, pair, encoded)
     for name, contract in heads_of([method], pair.target).items():
         say(f"{name}: {contract}")
     if method.synthetic:
         say("the text is meaningless: acceptance is given by rates")
     choice, steps, accepted = method.choices[sampling], [], 0
     pieces, bench = _Pieces(pair.tokenizer), Bench.of(experiment, pair)
-    for step in bench.decode(method, encoded[0], sampling, seed=config.seed):
+    for step in bench.decode(method, encoded, sampling, seed=config.seed):
         drafted = min(step.verdict.accepted, step.kept)
         accepted += drafted
         steps.append(step)

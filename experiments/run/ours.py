@@ -77,7 +77,7 @@ def decode_ours(
 
 
 def decode_ours_together(
-    pair: "Pair",
+    pairs: Sequence["Pair"],
     method: BuiltMethod,
     sampling: str,
     prompts: Sequence[Int[Tensor, "_"]],
@@ -88,11 +88,12 @@ def decode_ours_together(
 ) -> Iterator[Round]:
     """Decode a batch of prompts by `treespec.batch`, one round at a time.
 
-    Nothing between two rounds is timed. A text that fails ends with its error; the others go on.
+    `pairs`: for each prompt the models, which encoder-decoders have behind each source. Nothing between two
+    rounds is timed. A text that fails ends with its error; the others go on.
     """
     choice, timer = method.choices[sampling], RoundTimer(prompts[0].device)
-    rule = verifier_for(choice.rule, pair.target)
-    drafters = [method.drafter(pair, sampling) for _ in prompts]
+    rule = verifier_for(choice.rule, pairs[0].target)
+    drafters = [method.drafter(pair, sampling) for pair in pairs]
     texts = [
         Text(
             make_target(pair.target),
@@ -105,7 +106,9 @@ def decode_ours_together(
             stop,
             timer.of_text(i),
         )
-        for i, (prompt, drafter, seed) in enumerate(zip(prompts, drafters, seeds, strict=True))
+        for i, (pair, prompt, drafter, seed) in enumerate(
+            zip(pairs, prompts, drafters, seeds, strict=True)
+        )
     ]
     rounds = decode_rounds(texts, watch=timer)
     timer.begin()

@@ -22,6 +22,7 @@ from treespec.experiments.run.fastest_settings import Choice, choose
 from treespec.experiments.run.models import (
     as_eager,
     dequantised,
+    load_models,
     load_own_drafts,
     outline_models,
     parts_of,
@@ -33,6 +34,7 @@ from treespec.models.pass_kinds import Passes, in_words
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
     from treespec.models.transformers_model import TransformersModel
 
 EAGER = "TREESPEC_EAGER"
@@ -71,6 +73,7 @@ def load_with_passes(
     chosen_for: Iterable[BuiltMethod] | None = None,
     *,
     fresh: bool = False,
+    check: Callable[["PairOutline"], object] | None = None,
 ) -> Loaded:
     """Load all models and choose their dtype and passes, showing each choice; build missing datastores.
 
@@ -84,11 +87,19 @@ def load_with_passes(
     Passes that already are as the config asks stay. A resumed run (`manifest`) keeps its choices.
     `chosen_for` are the methods that `fastest` is chosen for, if not those whose models are loaded. With
     `fresh`, passes are compared anew; `fastest_settings.forget` makes the dtype be chosen anew.
+
+    `check` refuses inputs by what is known of the models before their weights are read; it is not called if
+    `load` is not `load_models`, which mostly means that the models are in memory already.
     """
     methods = list(methods)
     decisive = methods if chosen_for is None else list(chosen_for)
-    if choosy := [method for method in methods if choosy_in(method)]:
-        require_vocabularies(outline_models(config, choosy), choosy)
+    choosy = [method for method in methods if choosy_in(method)]
+    checked = check is not None and load is load_models
+    if choosy or checked:
+        outline = outline_models(config, methods)
+        require_vocabularies(outline, choosy)
+        if checked:
+            check(outline)
     missing, choice = missing_datastores(methods), None
     if config.dtype == "fastest" and manifest is not None:
         dtype = manifest["models"]["target"]["dtype"]

@@ -33,20 +33,20 @@ from treespec.experiments.run.groups import (
     together_in_words,
     twins_of,
 )
+from treespec.experiments.run.inputs import read_by, require_fits
 from treespec.experiments.run.meters.meter import cuda_devices, make_meters
 from treespec.experiments.run.models import heads_of, model_data, parts_of, trimmed_of
 from treespec.experiments.run.passes import Loaded, load_with_passes, require_same_passes
 from treespec.experiments.run.prompts import (
     Prompt,
     batches_of,
-    encode,
     hash_of,
     samples_of,
     texts_of,
 )
 from treespec.experiments.run.room import reserve_rows
 from treespec.experiments.run.seeds import seed_of
-from treespec.experiments.run.session import Session, require_fits, require_sources
+from treespec.experiments.run.session import Session
 from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
 from treespec.experiments.run.unit import Bench, Decoding, rounds_in_turns
@@ -54,6 +54,7 @@ from treespec.experiments.run.until import planned_of
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
 
 WARMUP_TOKENS = 8
 """Tokens that each method decodes of a prompt to warm up."""
@@ -145,7 +146,8 @@ def load_inputs(
 ) -> tuple[Loaded, list[Prompt], list[Prompt]]:
     """Load the models, and encode the prompts that are measured and those used for tuning.
 
-    Every cache is reserved large enough for the texts of these prompts (`room.reserve_rows`).
+    Prompts are checked before weights are read (`passes.load_with_passes`). Every cache is reserved large
+    enough for their texts (`room.reserve_rows`).
 
     Raises:
         PromptError: if a prompt does not fit in a model's context.
@@ -153,6 +155,13 @@ def load_inputs(
         LoadError: if a model cannot be loaded.
     """
     config = session.config
+
+    def inputs(pair: "Pair | PairOutline") -> tuple[list[Prompt], list[Prompt]]:
+        prompts = read_by(pair, session.ready.measured, config.prompts)
+        spare = read_by(pair, session.ready.spare, config.prompts, first=len(prompts))
+        require_fits(experiment, pair, [*prompts, *spare])
+        return prompts, spare
+
     if session.fresh:
         forget(config.models, session.known.methods)
     loaded = load_with_passes(
@@ -162,6 +171,7 @@ def load_inputs(
         session.reporter,
         session.manifest,
         fresh=session.fresh,
+        check=inputs,
     )
     pair = loaded.pair
     if session.manifest is not None:
@@ -171,14 +181,7 @@ def load_inputs(
             session.manifest,
             parts_of(experiment.methods, pair.target),
         )
-    begin = pair.target.start_tokens
-    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer, begin=begin)
-    spare = encode(
-        session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts), begin=begin
-    )
-    if pair.target.needs_source:
-        require_sources(experiment, pair, [*prompts, *spare])
-    require_fits(experiment, pair, [*prompts, *spare])
+    prompts, spare = inputs(pair)
     require_batch_fits(experiment, pair, [len(prompt.ids) for prompt in prompts])
     reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])
     if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):

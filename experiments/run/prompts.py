@@ -429,7 +429,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def search_prompts(config: Config) -> Prompts:
     """The prompts that the search measures on: its own, or the rest of the run's texts after their end.
 
-    For `chat` prompts, those that are for tuning.
+    For `chat` prompts, those that are for tuning. For prompts with sources, the next ones: what follows the
+    beginning of an answer would be measured behind the sources of the run.
+
+    Raises:
+        ConfigError: if nothing is left to measure on.
     """
     assert config.search is not None
     given = config.prompts
@@ -437,12 +441,27 @@ def search_prompts(config: Config) -> Prompts:
         return config.search.prompts
     if isinstance(given, ChatPrompts) and given.count and given.skip + given.count <= TUNING_FROM:
         return given.model_copy(update={"skip": TUNING_FROM, "count": min(given.count, TUNING)})
+    if reads_sources(given):
+        left = len(read_prompts(given.model_copy(update={"count": None}))) - (given.count or 0)
+        if given.count is None or left < 1:
+            raise ConfigError(
+                "search.prompts: the run measures all prompts of its source, so none is left to measure "
+                "on: name  other prompts here, or lower prompts.count"
+            )
+        return given.model_copy(
+            update={"skip": given.skip + given.count, "count": min(left, TUNING)}
+        )
     if given.tokens is None:
         raise ConfigError(
             "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing of "
             "them is left to measure on: name other prompts here, or shorten the run's with prompts.tokens"
         )
     return following(given, config.max_new_tokens)
+
+
+def reads_sources(prompts: Prompts) -> bool:
+    """Whether these are prompts of encoder-decoders."""
+    return isinstance(prompts, SummaryPrompts) or getattr(prompts, "source", None) is not None
 
 
 def following(prompts: Prompts, max_new_tokens: int) -> Prompts:

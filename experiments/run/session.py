@@ -2,39 +2,22 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from treespec.decoding import require_room
-from treespec.errors import ContextOverflow, InvalidPrompt, TreespecError
-from treespec.experiments.config.build import BuiltMethod, Experiment, build
-from treespec.experiments.config.layers import PartOfTarget
-from treespec.experiments.config.model_draft import all_of, source_of
+from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.plugged import require_same_plugins
-from treespec.experiments.config.schema import Config, TreeMethod
-from treespec.experiments.config.trained import heads_in
+from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError, RunFolderError, TooFewPrompts
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompt_rows import RawPrompt
-from treespec.experiments.run.prompts import (
-    Prompt,
-    read_prompts,
-    search_prompts,
-    unread_turns,
-)
+from treespec.experiments.run.prompts import read_prompts, search_prompts, unread_turns
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.ranks import rank
 from treespec.experiments.run.tracking import Tracker, open_tracker
 from treespec.experiments.run.tuning import prompts_needed
 from treespec.experiments.run.until import at_most, planned_prompts, require_decidable
-from treespec.models.codec import plain_text
-from treespec.plugins import Budget
-from treespec.tree import Law
-
-if TYPE_CHECKING:
-    from treespec.models.load import Pair
-    from treespec.models.outline import PairOutline
 
 MOST_UNITS = 10**6
 """Most units of a run: prompts times settings times repeats."""
@@ -234,112 +217,3 @@ def _method_names(manifest: Mapping[str, Any] | None, known: Experiment) -> list
     if manifest is None:
         return [method.name for method in known.methods]
     return [*(method["name"] for method in manifest["methods"]), *manifest.get("twins", ())]
-
-
-def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None:
-    """Make all drafters but plug-ins and draft models once, so that errors in their files appear early."""
-    for i, method in enumerate(experiment.methods):
-        if not isinstance(method.config, TreeMethod) or source_of(method.config.draft).plugged:
-            continue
-        draft = method.config.draft
-        parts = [source for source in all_of(draft) if isinstance(source, PartOfTarget)]
-        heads = list(heads_in([draft]))
-        try:
-            for part in parts:
-                part.skipped(pair.target.layer_count)
-            # A drafter that runs a model needs that model loaded; an outline has no loaded models.
-            possible = hasattr(pair.target, "fresh") or not (parts or heads or method.draft_models)
-            if possible and (parts or heads or isinstance(method.tree, Budget)):
-                for sampling in method.choices:
-                    # Sources without models need a vocabulary and tokenizer, which an outline has too.
-                    method.drafter(pair, sampling)  # pyrefly: ignore[bad-argument-type]
-        except TreespecError as error:
-            raise ConfigError(f"methods[{i}].draft: {error}") from None
-
-
-def require_sources(
-    experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
-) -> None:
-    """Check, before anything runs, that an encoder-decoder target can read the source of every prompt.
-
-    Raises:
-        PromptError: if a prompt has no source, or an encoder cannot read it.
-        ConfigError: if a part of the experiment does not cover encoder-decoders.
-    """
-    if experiment.config.batch > 1:
-        raise ConfigError(
-            f"batch = {experiment.config.batch}, but texts of encoder-decoders are decoded one at a time: "
-            "set batch to 1"
-        )
-    if experiment.config.search is not None:
-        raise ConfigError("search: measuring trees does not cover encoder-decoders: name the trees")
-    for i, method in enumerate(experiment.methods):
-        if method.kind == "assisted":
-            raise ConfigError(
-                f"methods[{i}]: assisted generation is not compared on encoder-decoders: remove it"
-            )
-    for prompt in prompts:
-        if not prompt.source:
-            raise PromptError(
-                f"{prompt.where}: the target is an encoder-decoder and reads a source: name the field that "
-                "holds it as prompts.source, of kind jsonl or hf_dataset"
-            )
-        try:
-            pair.require_source(prompt.source)
-        except TreespecError as error:
-            raise PromptError(f"{prompt.where}: {error}") from None
-
-
-def require_fits(
-    experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
-) -> None:
-    """Check, before anything runs, that prompts fit in every context and trees in the vocabulary.
-
-    Raises:
-        PromptError: if one does not fit; names the prompt and the method.
-        ConfigError: if a file of a draft source is missing, damaged, or belongs to another model.
-    """
-    _require_sources(experiment, pair)
-    for method in experiment.methods:
-        drafts = None in method.draft_models or method.kind == "assisted"
-        lengths = [m.max_length for m in ((pair.target, pair.draft) if drafts else (pair.target,))]
-        lengths += [
-            pair.others[name].max_length for name in method.own_models if name in pair.others
-        ]
-        if isinstance(method.config, TreeMethod) and hasattr(pair.target, "fresh"):
-            heads = heads_in([method.config.draft])
-            lengths += [head.head(pair.target).max_length for head in heads]
-        for prompt in prompts:
-            try:
-                require_room(
-                    len(prompt.ids),
-                    experiment.config.max_new_tokens,
-                    method.max_depth,
-                    min(lengths),
-                )
-            except TreespecError as error:
-                way = "; prompts.tokens cuts prompts" * isinstance(error, ContextOverflow)
-                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}{way}") from None
-        _require_readable(method, pair, prompts)
-        laws = {choice.law for choice in method.choices.values()}
-        widest = max(map(len, method.shape.children)) if method.shape else 0
-        if laws - {Law.IID} and widest > pair.draft.vocab_size:
-            raise PromptError(
-                f"method {method.name!r}: {widest} distinct children of one node, but the draft's "
-                f"vocabulary has {pair.draft.vocab_size} tokens"
-            )
-
-
-def _require_readable(
-    method: BuiltMethod, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
-) -> None:
-    """Refuse prompts that spell out a special token of a draft of another tokenizer."""
-    models = (pair.draft if name is None else pair.others.get(name) for name in method.draft_models)
-    for shared in [vars(model).get("shared") for model in models if model is not None]:
-        if shared is None:
-            continue
-        for prompt in prompts:
-            try:
-                plain_text(shared.target, shared.draft, prompt.ids)
-            except InvalidPrompt as error:
-                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None

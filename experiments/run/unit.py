@@ -99,27 +99,30 @@ class Bench:
             )
             return ({0: step} for step in steps)
         ids, stop = [self._ids(prompt) for prompt in prompts], self._stop_of(method)
+        pairs = self.behind(*prompts)
         if method.kind == "generate":
             settings, seed = self.experiment.samplings[sampling], seeds[0]
             return generate_plain_together(
-                self.pair, ids, settings, max_new_tokens=budget, stop=stop, seed=seed
+                pairs, ids, settings, max_new_tokens=budget, stop=stop, seed=seed
             )
         return decode_ours_together(
-            self.pair, method, sampling, ids, max_new_tokens=budget, stop=stop, seeds=seeds
+            pairs, method, sampling, ids, max_new_tokens=budget, stop=stop, seeds=seeds
         )
 
     def _stop_of(self, method: BuiltMethod) -> Stop:
         """A text without a meaning does not end at a stop token or string, which it holds by chance."""
         return (lambda ids: False) if method.synthetic else self.stop
 
-    def behind(self, prompt: Prompt) -> "Pair":
-        """The pair behind the source of a prompt, which is encoded once for all methods."""
-        if not prompt.source:
-            return self.pair
-        if prompt.source not in self._behind:
+    def behind(self, *prompts: Prompt) -> list["Pair"]:
+        """The pair behind the source of each prompt, which is encoded once for all methods.
+
+        The sources of one batch, or one prompt of it, are kept.
+        """
+        sources = {prompt.source for prompt in prompts if prompt.source}
+        if not sources <= {*self._behind}:
             self._behind.clear()
-            self._behind[prompt.source] = self.pair.on(prompt.source)
-        return self._behind[prompt.source]
+            self._behind.update((source, self.pair.on(source)) for source in sources)
+        return [self._behind.get(prompt.source, self.pair) for prompt in prompts]
 
     def _ids(self, prompt: Prompt) -> torch.Tensor:
         return torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
@@ -128,9 +131,10 @@ class Bench:
         self, method: BuiltMethod, prompt: Prompt, sampling: str, outcome: Outcome
     ) -> list[str]:
         """The column `fresh` of a decoded text's steps; see `next_right`."""
+        (pair,) = self.behind(prompt)
         return fresh_right(
-            make_target(self.behind(prompt).target),
-            method.drafter(self.behind(prompt), sampling),
+            make_target(pair.target),
+            method.drafter(pair, sampling),
             method.choices[sampling].sampling,
             self._ids(prompt),
             outcome.steps,
@@ -146,7 +150,7 @@ class Bench:
         tuned: tuple[int, float] | None = None,
         max_new_tokens: int | None = None,
     ) -> Decoding:
-        config, ids, pair = self.experiment.config, self._ids(prompt), self.behind(prompt)
+        config, ids, (pair,) = self.experiment.config, self._ids(prompt), self.behind(prompt)
         arguments: dict[str, Any] = {
             "max_new_tokens": max_new_tokens or config.max_new_tokens,
             "stop": self._stop_of(method),
@@ -351,9 +355,9 @@ def _compare(
     index, margin = first_difference(outcome.tokens, reference), None
     # If one text is a prefix of the other, no token differs, so rounding cannot explain the difference.
     if index < min(len(outcome.tokens), len(reference)):
-        context = [*prompt.ids, *reference[:index]]
+        context, (pair,) = [*prompt.ids, *reference[:index]], bench.behind(prompt)
         margin = preference(
-            bench.behind(prompt), bench.experiment.samplings[sampling], context, len(prompt.ids),
+            pair, bench.experiment.samplings[sampling], context, len(prompt.ids),
             reference[index], outcome.tokens[index],
         )  # fmt: skip
     return {"equal_to_plain": False, "first_divergence": index, "divergence_margin": margin}

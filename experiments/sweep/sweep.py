@@ -16,11 +16,12 @@ from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import ConfigError, PromptError, SweepError
 from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.fastest_settings import forget
+from treespec.experiments.run.inputs import read_by, require_fits
 from treespec.experiments.run.models import load_models, outline_own_drafts
 from treespec.experiments.run.passes import choose_ahead
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt, encode
-from treespec.experiments.run.session import Ready, ready, require_fits, require_sources
+from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.session import Ready, ready
 from treespec.experiments.run.vocabularies import require_vocabularies
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected
@@ -253,15 +254,11 @@ def require_models(
             if pair not in outlines:
                 outlines[pair] = outline_pair(*pair[:2], other_tokenizer=other)
             if encoding not in encoded:
-                outline = outlines[pair]
-                begin = outline.target.start_tokens
-                encoded[encoding] = encode(texts, config.prompts, outline.tokenizer, begin=begin)
+                encoded[encoding] = read_by(outlines[pair], texts, config.prompts)
             methods = start.experiment.methods
             outlines[pair] = outline_own_drafts(outlines[pair], methods, other_tokenizer=other)
             require_vocabularies(outlines[pair], methods)
             build_missing(missing_datastores(methods), outlines[pair], reporter)
-            if outlines[pair].target.needs_source:
-                require_sources(start.experiment, outlines[pair], encoded[encoding])
             require_fits(start.experiment, outlines[pair], encoded[encoding])
 
 

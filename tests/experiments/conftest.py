@@ -160,3 +160,50 @@ def clear_at_once(monkeypatch):
     from treespec.experiments.run import until
 
     monkeypatch.setattr(until, "_clear", lambda until, duel: True)
+
+
+@pytest.fixture(scope="session")
+def t5_pair(tiny_pair, tmp_path_factory):
+    """A T5 over T5 pair with the tokenizer of the tiny pair."""
+    from tiny_encoder_decoders import encoder_decoder
+    from tiny_models import perturbed
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("t5")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_pair / "target")
+    target = encoder_decoder("t5", vocab_size=len(tokenizer))
+    draft = perturbed(target, 0.05)
+    draft.generation_config = target.generation_config
+    for name, model in (("target", target), ("draft", draft)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def over_sources(t5_pair, tmp_path_factory):
+    """A config of a run of this pair over three sources."""
+    from tiny_encoder_decoders import SOURCES
+
+    path = tmp_path_factory.mktemp("articles") / "articles.jsonl"
+    rows = [
+        {"article": text, "blank": " "} | ({"prompt": "def"} if i else {})
+        for i, text in enumerate(SOURCES)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "name": "summaries",
+        "models": {"target": os.fspath(t5_pair), "dtype": "float32", "passes": "eager",
+                   "draft_passes": "eager"},
+        "prompts": {"kind": "jsonl", "path": os.fspath(path), "source": "article"},
+        "max_new_tokens": 12,
+        "warmup": 0,
+        "samplings": [{"temperature": 0}, {"temperature": 1.0}],
+        "methods": [
+            {"kind": "generate"},
+            {"kind": "plain"},
+            {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 2]}},
+            {"kind": "tree", "draft": {"source": "lookup"},
+             "shape": {"kind": "budget", "size": 8, "depth": 4, "branching": 2}},
+        ],
+    }  # fmt: skip

@@ -7,6 +7,7 @@ import transformers
 from transformers import GenerationConfig, PreTrainedModel
 
 VOCAB = 96
+SOURCES = ("def walk(tree):", "for node in tree.children:\n    yield node", "walk(node)")
 T5 = {
     "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4,
     "relative_attention_num_buckets": 16, "relative_attention_max_distance": 32,

@@ -11,6 +11,7 @@ from treespec.experiments.run.round_timer import RoundTimer
 from treespec.protocols import Observer, Target
 from treespec.sampling.coins import TorchCoins
 from treespec.step import Step
+from treespec.target import make_target
 from treespec.tree import TreeShape
 from treespec.verify import verifier_for
 
@@ -40,11 +41,19 @@ class BatchLoop(Loop):
 
     def _begin(self, length: int) -> None:
         texts = len(self._targets)
-        prompts = [self._prompt(texts * self._seed + i, length) for i in range(texts)]
+        numbers = range(texts * self._seed, texts * (self._seed + 1))
+        prompts = [self._prompt(number, length) for number in numbers]
+        pairs = [self._pair] * texts
+        if self._behind is not None:
+            pairs = [self._behind(number) for number in numbers]
+            self._targets = [make_target(pair.target) for pair in pairs]
         self._timed = RoundTimer(prompts[0].device)
         observers = [self._timed.of_text(i) for i in range(texts)]
         self._levels = [_Levels(observer) for observer in observers]
-        self._drafters = [self._made_drafter(levels) for levels in self._levels]
+        self._drafters = [
+            self._made_drafter(pair, levels)
+            for pair, levels in zip(pairs, self._levels, strict=True)
+        ]
         rule = verifier_for(self._choice.rule, self._pair.target)
         self._rounds = decode_rounds(
             [

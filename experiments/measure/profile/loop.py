@@ -19,6 +19,7 @@ from treespec.experiments.run.observers import StageTimer
 from treespec.protocols import Observer, Target
 from treespec.sampling.coins import TorchCoins
 from treespec.step import Step
+from treespec.target import make_target
 from treespec.tree import TreeShape
 from treespec.verify import verifier_for
 
@@ -50,6 +51,7 @@ class Loop:
         text: the texts.
         seed: of coins and texts.
         plain: decode without a draft.
+        behind: gives the pair behind the source of a text, by the number of the text; by default `pair`.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class Loop:
         text: Text,
         seed: int,
         plain: bool = False,
+        behind: "Callable[[int], Pair] | None" = None,
     ) -> None:
         self.setting, self.prefix = setting, prefix
+        self._behind = behind
         self._pair, self._target, self._text, self._seed = pair, target, text, seed
         without = plain_method("plain", {setting.name: setting.sampling}).choices[setting.name]
         self._choice, self._plain = without if plain else setting, plain
@@ -85,8 +89,11 @@ class Loop:
     def _begin(self, length: int) -> None:
         """Begin a text of so many tokens."""
         prompt = self._prompt(self._seed, length)
+        if self._behind is not None:
+            self._pair = self._behind(self._seed)
+            self._target = make_target(self._pair.target)
         self.timer = StageTimer(prompt.device)
-        self._drafter = self._made_drafter(self.timer)
+        self._drafter = self._made_drafter(self._pair, self.timer)
         self._steps = decode(
             self._target,
             self._drafter,
@@ -106,16 +113,16 @@ class Loop:
         context = min(self._pair.target.max_length, self._pair.draft.max_length)
         return max(1, context - length - self._deepest.depth)
 
-    def _made_drafter(self, observer: Observer) -> TimedDrafter:
+    def _made_drafter(self, pair: "Pair", observer: Observer) -> TimedDrafter:
         """A drafter that tells the observer its levels."""
         from treespec.models.load import NoDraftModel
 
-        pair, choice = self._pair, self._choice
+        choice = self._choice
         if self._plain:
             return NoDrafter()
         growth = growth_of(self._deepest)
         if self.setting.make is not None:
-            return self.setting.make(growth, observer)
+            return self.setting.make(pair, growth, observer)
         if isinstance(pair.draft, NoDraftModel):
             return Undrafted(growth, pair.target.vocab_size, observer)
         # Not by `Method.drafter`: this one times its levels, and gets another shape at each step.

@@ -5,6 +5,7 @@ The trees are of one family, from which all tables of a latency model follow.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import BuiltMethod, Choice, Experiment, build, label_of
@@ -13,7 +14,9 @@ from treespec.experiments.config.samplings import budget_of
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.profile.timed_drafts import Making, timed_draft
+from treespec.experiments.run.inputs import read_by
 from treespec.experiments.run.prompt_rows import RawPrompt
+from treespec.experiments.run.prompts import behind
 from treespec.tree import Law, TreeShape
 from treespec.verify import chain, usual_law, usual_rule
 
@@ -134,12 +137,26 @@ SIZES = (
 
 PREFIXES = (64, 256, 1024)
 
+SOURCES_KEPT = 8
+"""Sources that stay encoded while others are."""
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
+    """What is timed.
+
+    Args:
+        settings: laws, rules and trees.
+        prefixes: committed tokens before the root.
+        text: gives so many token ids of a text, by its number.
+        behind: gives the pair behind the source of a text, by its number; None for decoders.
+        notes: what is left out, and why.
+    """
+
     settings: Sequence[Setting]
     prefixes: Sequence[int]
     text: Callable[[int, int], Sequence[int]]
+    behind: "Callable[[int], Pair] | None"
     notes: tuple[str, ...]
 
 
@@ -188,8 +205,7 @@ def plan_profile(
     chosen = sorted(p for p, fine in fits.items() if fine)
     if not chosen:
         raise ConfigError("; ".join(notes) + "; give shorter --prefixes")
-    whole = [list(pair.tokenizer.encode(prompt.text, verbose=False)) for prompt in raw]
-    ids = [tokens[config.prompts.start :] or tokens for tokens in whole]
+    ids, of_source = _texts(config, pair, raw)
 
     def text(number: int, length: int) -> list[int]:
         taken: list[int] = []
@@ -198,7 +214,27 @@ def plan_profile(
             number += 1
         return taken[:length]
 
-    return Plan(settings, chosen, text, tuple(notes))
+    return Plan(settings, chosen, text, of_source, tuple(notes))
+
+
+def _texts(
+    config: Config, pair: "Pair", raw: Sequence[RawPrompt]
+) -> "tuple[list[list[int]], Callable[[int], Pair] | None]":
+    """Token ids before the timed trees, and the pair behind the source of a text, by its number.
+
+    An encoder-decoder's answers are not known: the beginning of each is followed by its source's tokens.
+    """
+    if not pair.target.needs_source:
+        whole = [list(pair.tokenizer.encode(prompt.text, verbose=False)) for prompt in raw]
+        return [tokens[config.prompts.start :] or tokens for tokens in whole], None
+    prompts = read_by(pair, raw, config.prompts)
+
+    @lru_cache(maxsize=SOURCES_KEPT)
+    def of_prompt(place: int) -> "Pair":
+        return behind(pair, prompts[place])
+
+    ids = [[*prompt.ids, *prompt.source] for prompt in prompts]
+    return ids, lambda number: of_prompt(number % len(prompts))
 
 
 def named_method(experiment: Experiment, name: str) -> BuiltMethod:

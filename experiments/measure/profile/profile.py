@@ -22,10 +22,15 @@ from treespec.experiments.config.model_draft import label_of_draft
 from treespec.experiments.config.schema import MOST_BATCH, MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.measure.profile.loop import Text
-from treespec.experiments.measure.profile.plan import Setting, named_method, plan_profile
+from treespec.experiments.measure.profile.plan import (
+    Setting,
+    named_method,
+    plan_profile,
+)
 from treespec.experiments.measure.profile.timed_steps import Samples, measure_round
 from treespec.experiments.records.machine_load import BUSY_RUN_PERCENT, LoadWatch
 from treespec.experiments.records.manifest import environment, now
+from treespec.experiments.run.inputs import read_by, require_own_passes
 from treespec.experiments.run.models import load_models, weights_data
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
@@ -36,6 +41,7 @@ from treespec.search.latency.step_parts import StepParts
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
+    from treespec.models.outline import PairOutline
 
 REPEATS = 9
 """Enough for a fall of the time with the size to be proved, see `treespec.search.latency.interpolation`."""
@@ -183,7 +189,16 @@ def profile(
     experiment = build(config)
     named = [] if method is None else [named_method(experiment, method)]
     chosen_for = experiment.methods if config.models.dtype == "fastest" else None
-    loaded = load_with_passes(config.models, named, load, reporter, chosen_for=chosen_for)
+
+    def check(pair: "Pair | PairOutline") -> None:
+        if pair.target.needs_source:
+            require_own_passes(config.models)
+            read_by(pair, raw, config.prompts)
+
+    loaded = load_with_passes(
+        config.models, named, load, reporter, chosen_for=chosen_for, check=check
+    )
+    check(loaded.pair)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})
     plan = plan_profile(config, pair, raw, sizes, prefixes, batches, method)
     notes = list(plan.notes)
@@ -196,6 +211,7 @@ def profile(
             plan.text,
             repeats=repeats,
             seed=config.seed,
+            behind=plan.behind,
             progress=begin,
             watch=watch,
         )
@@ -229,13 +245,15 @@ def profile_pair(
     *,
     repeats: int,
     seed: int = 0,
+    behind: "Callable[[int], Pair] | None" = None,
     progress: Callable[[str], None] = lambda what: None,
     watch: Callable[[], LoadWatch] = LoadWatch,
 ) -> Timed:
     """Measure all settings after all prefixes, round after round, until the user interrupts.
 
     One round warms up, `repeats` count, and up to half as many again are measured instead of rounds that
-    something else disturbed. `progress` is called once for each setting and prefix of a round.
+    something else disturbed. `progress` is called once for each setting and prefix of a round. `behind` is
+    that of `Plan`.
     """
     order = random.Random(seed)
     places = [(setting, prefix) for setting in settings for prefix in prefixes]
@@ -250,12 +268,14 @@ def profile_pair(
         return len(rounds) < repeats or (len(rounds) < most and len(calm) < repeats)
 
     try:
-        measure_round(pair, places, text, order, {}, "warming up", progress)
+        measure_round(pair, places, text, order, {}, "warming up", progress, behind)
         while missing():
             number = len(rounds) + 1
             role = f" of {repeats}" if number <= repeats else ", instead of a disturbed one"
             part, load = {}, watch()
-            measure_round(pair, places, text, order, part, f"round {number}{role}", progress)
+            measure_round(
+                pair, places, text, order, part, f"round {number}{role}", progress, behind
+            )
             rounds.append(Round(part, load.busy_percent()))
             part = {}
     except KeyboardInterrupt:

@@ -17,8 +17,8 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-Making: TypeAlias = Callable[[Growth | TreeShape, Observer | None], ModelDrafter]
-"""Makes a drafter along a growth that tells an observer its levels."""
+Making: TypeAlias = Callable[["Pair", Growth | TreeShape, Observer | None], ModelDrafter]
+"""Makes a drafter of a pair along a growth that tells an observer its levels."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,21 @@ def timed_draft(method: BuiltMethod, pair: "Pair", choice: Choice) -> TimedDraft
     if isinstance(draft, TrainedHead):
         head, kind = draft.head(pair.target), type(draft).drafter
 
-        def make(tree: Growth | TreeShape, observer: Observer | None) -> ModelDrafter:
+        def make(pair: "Pair", tree: Growth | TreeShape, observer: Observer | None) -> ModelDrafter:
             made = kind(head, tree, law, sampling, observer)
             assert isinstance(made, ModelDrafter)
             return made
 
     elif isinstance(draft, ModelDraft):
-        model = draft_model(pair, draft.model)
 
-        def make(tree: Growth | TreeShape, observer: Observer | None) -> ModelDrafter:
-            return ModelDrafter(model, tree, law, sampling, observer)
+        def make(pair: "Pair", tree: Growth | TreeShape, observer: Observer | None) -> ModelDrafter:
+            return ModelDrafter(draft_model(pair, draft.model), tree, law, sampling, observer)
 
     else:
         raise ConfigError(
             f"--method {method.name!r}: levels are timed of trained heads and draft models, and "
             f"{source_of(draft).name} is neither: leave out --method, and the times are the target's"
         )
-    one = make(TreeShape.chain(1), None)
+    one = make(pair, TreeShape.chain(1), None)
     depth = one.depth if isinstance(one, MarginalDrafter) else None
     return TimedDraft(make, depth, one.max_length)

@@ -97,6 +97,7 @@ def measure_round(
     into: Samples,
     name: str,
     progress: Callable[[str], None],
+    behind: "Callable[[int], Pair] | None" = None,
 ) -> None:
     """Everything once: places in a drawn order, and in each place trees and plain steps likewise."""
     most = max(setting.texts for setting, _ in places)
@@ -105,8 +106,9 @@ def measure_round(
         texts = setting.texts
         progress(f"{name}: {setting.law}, prefix {prefix}{f', {texts} texts' * (texts > 1)}")
         given = setting, prefix, text
-        trees = _loop(pair, drafted[:texts], *given, order.randrange(1 << 30))
-        alone = _loop(pair, plain[:texts], *given, order.randrange(1 << 30), plain=True)
+        seeds = order.randrange(1 << 30), order.randrange(1 << 30)
+        trees = _loop(pair, drafted[:texts], *given, seeds[0], behind=behind)
+        alone = _loop(pair, plain[:texts], *given, seeds[1], plain=True, behind=behind)
         _measure_place(trees, alone, order, into)
 
 

@@ -79,7 +79,7 @@ def test_prompts_from_elsewhere(call, tmp_path):
 )
 def test_errors_name_options_of_the_models(call, monkeypatch, option, value, says):
     monkeypatch.setattr(quantised, "find_spec", lambda name: None)
-    done = call(PROMPT, option, value)
+    done = call(PROMPT, option, value, "--tokens", 6)
     assert done.exit_code == 2
     assert done.stderr.startswith(says)
 
@@ -153,6 +153,7 @@ def test_control_characters_do_not_reach_a_terminal():
         ([], ["give one prompt"]),
         (["--file", "missing.txt"], ["missing.txt"]),
         ([""], ["the prompt is empty"]),
+        (["--encoder-source", ""], ["--encoder-source: the source has no tokens"]),
         (["x", "--target", "y"], ["--pair names both"]),
         (["x", "--shape", "karry:2x3"], ["--shape = 'karry:2x3'", "kary:2x3"]),
         (["x", "--shape", "{kind:"], ["--shape is not YAML"]),

@@ -7,7 +7,7 @@ from treespec.draft.skip_set import SkipSet
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.run.session import require_fits
+from treespec.experiments.run.inputs import require_fits
 from treespec.models.load import load_pair
 from treespec.models.outline import outline_pair
 from treespec.models.variants.sublayers import Sublayer

@@ -11,7 +11,7 @@ from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.places import inputs_of
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.run.session import require_fits
+from treespec.experiments.run.inputs import require_fits
 from treespec.models.outline import outline_pair
 
 TREE = {"kind": "budget", "depth": 4, "size": 8, "branching": 3}

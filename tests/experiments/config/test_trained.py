@@ -19,8 +19,8 @@ from treespec.experiments.records.changes import require_same_methods
 from treespec.experiments.records.manifest import method_data
 from treespec.experiments.report.details import facts
 from treespec.experiments.report.run import load_run
+from treespec.experiments.run.inputs import require_fits
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.session import require_fits
 from treespec.models.load import load_pair
 from treespec.models.outline import outline_pair
 

@@ -148,7 +148,7 @@ def test_padding_leaves_the_texts_of_generate_as_they_are(loaded_pair, lengths):
     stop = lambda ids: ends(ids) or len(ids) % 7 == 0  # noqa: E731
     together = finish_batch(
         generate_plain_together(
-            loaded_pair, prompts, sampling, max_new_tokens=24, stop=stop, seed=0
+            [loaded_pair] * len(prompts), prompts, sampling, max_new_tokens=24, stop=stop, seed=0
         ),
         len(prompts),
     )

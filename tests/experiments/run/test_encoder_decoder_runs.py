@@ -5,8 +5,7 @@ import os
 
 import polars as pl
 import pytest
-from tiny_encoder_decoders import encoder_decoder
-from tiny_models import perturbed
+from tiny_encoder_decoders import SOURCES
 
 from treespec import generate, load_pair
 from treespec.errors import InvalidPrompt, UnsupportedModel
@@ -15,94 +14,85 @@ from treespec.experiments.config.schema import Config, SummaryPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.lossless.check import check_lossless
 from treespec.experiments.measure.searched_run import run
-from treespec.experiments.measure.traces import trace
 from treespec.experiments.run.one_text import decode_one, one_text_config
 from treespec.experiments.run.prompts import read_prompts
 from treespec.models.load import with_drafts
 from treespec.models.outline import outline_pair
 
-SOURCES = ("def walk(tree):", "for node in tree.children:\n    yield node", "walk(node)")
 BUDGET = {"kind": "budget", "size": 8, "depth": 4, "branching": 2}
 
 
-@pytest.fixture(scope="module")
-def pair_folder(tiny_pair, tmp_path_factory):
-    """A T5 over T5 pair with the tokenizer of the tiny pair."""
-    from transformers import AutoTokenizer
-
-    folder = tmp_path_factory.mktemp("t5")
-    tokenizer = AutoTokenizer.from_pretrained(tiny_pair / "target")
-    target = encoder_decoder("t5", vocab_size=len(tokenizer))
-    draft = perturbed(target, 0.05)
-    draft.generation_config = target.generation_config
-    for name, model in (("target", target), ("draft", draft)):
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def config(pair_folder, tmp_path_factory):
-    path = tmp_path_factory.mktemp("articles") / "articles.jsonl"
-    rows = [
-        {"article": text, "blank": " "} | ({"prompt": "def"} if i else {})
-        for i, text in enumerate(SOURCES)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {
-        "name": "summaries",
-        "models": {"target": os.fspath(pair_folder), "dtype": "float32", "passes": "eager",
-                   "draft_passes": "eager"},
-        "prompts": {"kind": "jsonl", "path": os.fspath(path), "source": "article"},
-        "max_new_tokens": 12,
-        "warmup": 0,
-        "samplings": [{"temperature": 0}, {"temperature": 1.0}],
-        "methods": [
-            {"kind": "generate"},
-            {"kind": "plain"},
-            {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 2]}},
-            {"kind": "tree", "shape": BUDGET, "draft": {"source": "lookup"}},
-        ],
-    }  # fmt: skip
-
-
-def test_a_run_over_sources_equals_generate(config, pair_folder, tmp_path):
-    folder = run(Config.model_validate(config), folder=tmp_path / "run").folder
+def test_a_run_over_sources_equals_generate(over_sources, t5_pair, tmp_path):
+    folder = run(Config.model_validate(over_sources), folder=tmp_path / "run").folder
     prompts = pl.read_parquet(folder / "prompts.parquet")
     assert prompts["error"].null_count() == len(prompts) == 3 * 2 * 5
     greedy = prompts.filter(pl.col("sampling") == "T=0")
     assert greedy["equal_to_plain"].to_list() == [True] * 15
     assert json.loads((folder / "manifest.json").read_text())["samples"] is None
-    pair = load_pair(pair_folder)
+    pair = load_pair(t5_pair)
     texts = dict(greedy.filter(pl.col("method") == "plain").select("prompt", "tokens").iter_rows())
     given = [generate(pair, "def" if i else "", source=s, max_new_tokens=12)
              for i, s in enumerate(SOURCES)]  # fmt: skip
     assert [list(result.tokens) for result in given] == [texts[i] for i in range(3)]
     together = generate(pair, ["", "def"], source=SOURCES[:2], max_new_tokens=12)
     assert together == given[:2]
+    one_empty = generate(
+        pair, ["", "", "def"], source=[SOURCES[0], " ", SOURCES[1]], max_new_tokens=12
+    )
+    assert one_empty[::2] == given[:2]
+    assert str(one_empty[1].error).startswith("source[1]: the source has no tokens")
+
+
+def test_a_batch_gives_the_texts_of_single_prompts(over_sources, tmp_path, capsys):
+    """Answers of sources of different lengths, decoded one by one; `generate` pads the sources."""
+    made = []
+    for batch in (1, 3):
+        prompts = over_sources["prompts"] | {"field": "missing", "count": 3}
+        config = over_sources | {"prompts": prompts, "batch": batch, "repeats": 1}
+        folder = run(Config.model_validate(config), folder=tmp_path / f"{batch}").folder
+        table = pl.read_parquet(folder / "prompts.parquet").sort("prompt", "sampling", "method")
+        assert table["error"].null_count() == len(table)
+        exact = pl.col("sampling").eq("T=0") | ~pl.col("method").str.starts_with("generate")
+        made.append(table.filter(exact).select("prompt", "sampling", "method", "tokens", "steps"))
+    assert made[0].equals(made[1])
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"batch": 2, "prompts": {"count": 2}}, ConfigError, "batch = 2, but texts of encoder-decoders"),
+        ({"batch": 2, "prompts": {"count": 2}}, PromptError, "line 2: its answer begins with .* batch = 2"),
         ({"methods": [{"kind": "plain"}, {"kind": "assisted", "lengths": [3], "thresholds": [0.0]}]},
          ConfigError, r"methods\[1\]: assisted"),
+        ({"methods": [{"kind": "tree", "shape": "chain:2",
+                       "draft": {"source": "early_exit", "layers": 1}}]},
+         ConfigError, r"methods\[0\]\.draft: early_exit skips layers"),
+        ({"models": {"passes": "compiled"}}, ConfigError, "models.passes = 'compiled'"),
+        ({"models": {"attention": "sdpa"}}, ConfigError, "models.attention = 'sdpa'"),
+        ({"search": {}}, ConfigError, "search.prompts: the run measures all"),
         ({"prompts": {"source": None, "field": "article"}}, PromptError, "line 1: .*prompts.source"),
         ({"prompts": {"source": "missing"}}, PromptError, "line 1: field 'missing' holds None"),
         ({"prompts": {"source": "blank"}}, PromptError, "line 1: field 'blank': the source has no tokens"),
     ],
 )  # fmt: skip
-def test_what_a_run_does_not_cover_is_refused(config, tmp_path, changes, error, said):
-    changed = {**config, **changes, "prompts": config["prompts"] | changes.get("prompts", {})}
+def test_what_a_run_does_not_cover_is_refused_before_weights_are_read(
+    over_sources, tmp_path, changes, error, said, monkeypatch
+):
+    monkeypatch.setattr("treespec.models.load.read_model", None)
+    changed = {
+        **over_sources,
+        **changes,
+        "prompts": over_sources["prompts"] | changes.get("prompts", {}),
+    }
+    if "models" in changes:
+        changed["models"] = over_sources["models"] | changes["models"]
     with pytest.raises(error, match=said):
         run(Config.model_validate(changed), folder=tmp_path / "run")
 
 
-def test_the_shipped_study_runs(pair_folder, tmp_path):
+def test_the_shipped_study_runs(t5_pair, tmp_path):
     """Its texts are sources, from which lookup drafts; decoders are refused."""
     overrides = [
-        f"models.target={pair_folder}", "models.draft=null", "models.dtype=float32",
+        f"models.target={t5_pair}", "models.draft=null", "models.dtype=float32",
         "models.passes=eager", "models.draft_passes=eager", "prompts.count=1", "max_new_tokens=6",
         "samplings=[{temperature: 0}]", "warmup=0", "alone=0",
     ]  # fmt: skip
@@ -115,24 +105,20 @@ def test_the_shipped_study_runs(pair_folder, tmp_path):
     assert all(sources)
     with pytest.raises(PromptError, match="'summaries' is read by encoder-decoders"):
         run(load_config("summarise", ["models.target=embedded", "models.draft=null"]))
-    with pytest.raises(
-        ConfigError, match="traces are recorded of decoders, and this is an encoder"
-    ):
-        trace(config)
 
 
-def test_one_text_behind_a_source(pair_folder):
+def test_one_text_behind_a_source(t5_pair):
     """`treespec generate --encoder-source`."""
 
     def decoded(prompt, source, target=None):
         config = one_text_config(
-            {"target": target or os.fspath(pair_folder), "dtype": "float32"},
+            {"target": target or os.fspath(t5_pair), "dtype": "float32"},
             {"shape": "expansion:2x2", "draft": None, "law": None, "rule": None},
             {"temperature": 0}, tokens=12, seed=0, chat=False,
         )  # fmt: skip
         return decode_one(config, prompt, source=source)
 
-    expected = generate(load_pair(pair_folder), "def", source=SOURCES[1], max_new_tokens=12)
+    expected = generate(load_pair(t5_pair), "def", source=SOURCES[1], max_new_tokens=12)
     assert decoded("def", SOURCES[1]).tokens == expected.tokens
     assert decoded("", SOURCES[0]).tokens
     with pytest.raises(PromptError, match=r"encoder-decoder: give the text .* --encoder-source"):
@@ -143,27 +129,27 @@ def test_one_text_behind_a_source(pair_folder):
         decoded("def", "text", "embedded")
 
 
-def test_losslessness_is_checked_behind_the_source_of_each_prompt(config):
+def test_losslessness_is_checked_behind_the_source_of_each_prompt(over_sources):
     tree = {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 2]}}
     lookup = {"kind": "tree", "shape": BUDGET, "draft": {"source": "lookup"}}
     changed = {"methods": [tree, lookup]}
-    check = check_lossless(Config.model_validate(config | changed), samples=400)
+    check = check_lossless(Config.model_validate(over_sources | changed), samples=400)
     assert len(check.greedy) == len(check.laws) == 2
     assert not check.failed
     assert [row.compared for row in check.greedy] == [3, 3]
     lossy = tree | {"rule": "typical"}
-    wrong = check_lossless(Config.model_validate(config | {"methods": [lossy]}), samples=400)
+    wrong = check_lossless(Config.model_validate(over_sources | {"methods": [lossy]}), samples=400)
     assert not wrong.laws[0].comparison.passed
 
 
-def test_a_check_without_sources_is_refused(config):
-    prompts = config["prompts"] | {"source": None, "field": "article"}
+def test_a_check_without_sources_is_refused(over_sources):
+    prompts = over_sources["prompts"] | {"source": None, "field": "article"}
     with pytest.raises(PromptError, match=r"line 1: .*prompts\.source"):
-        check_lossless(Config.model_validate(config | {"prompts": prompts}), samples=8)
+        check_lossless(Config.model_validate(over_sources | {"prompts": prompts}), samples=8)
 
 
-def test_an_encoder_decoder_cannot_draft_for_a_decoder(pair_folder, tiny_pair):
-    pair = os.fspath(tiny_pair / "target"), os.fspath(pair_folder / "draft")
+def test_an_encoder_decoder_cannot_draft_for_a_decoder(t5_pair, tiny_pair):
+    pair = os.fspath(tiny_pair / "target"), os.fspath(t5_pair / "draft")
     for load in (load_pair, outline_pair):
         with pytest.raises(
             UnsupportedModel, match=r"encoder-decoder \(t5\), but the target reads no"
@@ -173,8 +159,8 @@ def test_an_encoder_decoder_cannot_draft_for_a_decoder(pair_folder, tiny_pair):
         with_drafts(load_pair(pair[0], "none"), [pair[1]])
 
 
-def test_sources_that_cannot_be_read_are_refused(pair_folder, loaded_pair):
-    pair = load_pair(pair_folder)
+def test_sources_that_cannot_be_read_are_refused(t5_pair, loaded_pair):
+    pair = load_pair(t5_pair)
     with pytest.raises(InvalidPrompt, match="the source has no tokens"):
         generate(pair, source=" ")
     with pytest.raises(InvalidPrompt, match="encoder-decoders and need a source"):

@@ -105,9 +105,7 @@ def models() -> Any:
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
-def test_greedy_text_equals_generate(
-    name: str, models: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_greedy_text_equals_generate(name: str, models: Any) -> None:
     target, draft = models(name)
     seen, steps = 0, 0
     for length in (1, 17, 60):

@@ -26,8 +26,8 @@ from treespec.errors import InvalidPrompt, TokenizerMismatch, UnsupportedModel
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import PromptError
+from treespec.experiments.run.inputs import require_fits
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.session import require_fits
 from treespec.models.codec import CUT, Codec, codec_of, token_bytes
 from treespec.models.known_models import folder_of
 from treespec.models.outline import outline_pair
