@@ -86,8 +86,8 @@ def codec_of(tokenizer: "Tokenizer") -> Codec:
 
     @cache
     def letters_of(token: int) -> list[int]:
-        found = [tokenizer.convert_tokens_to_ids(letter) for letter in special[token]]
-        return [i for i in found if i is not None and i not in special]
+        found = (tokenizer.convert_tokens_to_ids(letter) for letter in special[token])
+        return [i for i in found if isinstance(i, int) and i not in special]
 
     special = {i: str(tokenizer.convert_ids_to_tokens(i)) for i in special_ids(tokenizer)}
     begun = tokenizer.encode("a", add_special_tokens=True, verbose=False)

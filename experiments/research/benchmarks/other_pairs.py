@@ -121,7 +121,7 @@ def speeds(target: str, say: Callable[[str], None]) -> tuple[list[dict[str, Any]
     prompts = [prompt.ids for prompt in encode(read_prompts(kind)[:PROMPTS], kind, whole.tokenizer)]
     cold = Sampling(temperature=0.0)
     rows = []
-    trimmed = whole.draft.of_tokens(words())
+    trimmed: Any = whole.draft.of_tokens(words())
     for role, depth, pair in (
         ("int8, as the target, plain", 0, small),
         (f"int8, as its own draft, chain {DEPTH}", DEPTH, replace(whole, draft=small.draft)),
