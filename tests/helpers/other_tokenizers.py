@@ -1,5 +1,6 @@
 """Tokenizers that differ, and tiny random models with them."""
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,20 @@ def metaspace() -> PreTrainedTokenizerFast:
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def unigram() -> PreTrainedTokenizerFast:
+    """A trained one of 64,256 pieces (package `mon-tokenizer`): byte fallback, and text is normalised."""
+    core = Tokenizer.from_str(
+        (files("mon_tokenizer") / "data" / "mon_tokenizer.json").read_text("utf-8")
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
     )
 
 

@@ -73,12 +73,26 @@ def codec_of(tokenizer: "Tokenizer") -> Codec:
             text, add_special_tokens=False, split_special_tokens=True,
             return_offsets_mapping=places, verbose=False,
         )  # fmt: skip
-        return found["input_ids"], [start for start, _ in found["offset_mapping"]] if places else []
+        if not places:
+            return found["input_ids"], []
+        ids: list[int] = []
+        starts: list[int] = []
+        for token, (start, end) in zip(found["input_ids"], found["offset_mapping"], strict=True):
+            # Unigram vocabularies hold their special tokens as pieces, which win where text spells them.
+            letters = letters_of(token) if text[start:end] == special.get(token) else [token]
+            ids += letters
+            starts += range(start, start + len(letters))
+        return ids, starts
 
+    @cache
+    def letters_of(token: int) -> list[int]:
+        found = (tokenizer.convert_tokens_to_ids(letter) for letter in special[token])
+        return [i for i in found if isinstance(i, int) and i not in special]
+
+    special = {i: str(tokenizer.convert_ids_to_tokens(i)) for i in special_ids(tokenizer)}
     begun = tokenizer.encode("a", add_special_tokens=True, verbose=False)
     plain = tokenizer.encode("a", add_special_tokens=False, verbose=False)
     at = next((i for i in range(len(begun)) if begun[i : i + len(plain)] == plain), 0)
-    special = {i: str(tokenizer.convert_ids_to_tokens(i)) for i in special_ids(tokenizer)}
     return Codec(decode, encode, tuple(begun[:at]), special)
 
 

@@ -1,11 +1,12 @@
 """Drafts of another tokenizer, with the embedded tokenizer, SmolLM2's where it was fetched, and others."""
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from other_tokenizers import metaspace, save_tiny_model
+from other_tokenizers import metaspace, save_tiny_model, unigram
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -45,10 +46,13 @@ TEXT = (
 GREEDY = Sampling(temperature=0.0)
 
 
+OURS = {"metaspace": metaspace, "unigram": cache(unigram)}
+
+
 def tokenizer(name: str):
     """One of the tokenizers, by name."""
-    if name == "metaspace":
-        return metaspace()
+    if name in OURS:
+        return OURS[name]()
     folder = embedded_folder() / "target" if name == EMBEDDED else folder_of(name)
     if not (folder / "tokenizer.json").exists():
         pytest.skip(f"{name} was not fetched")
@@ -57,6 +61,7 @@ def tokenizer(name: str):
 
 PAIRS = [
     (EMBEDDED, "smollm2"), ("smollm2", EMBEDDED), (EMBEDDED, "metaspace"), ("metaspace", EMBEDDED),
+    (EMBEDDED, "unigram"), ("unigram", EMBEDDED), ("smollm2", "unigram"), ("unigram", "smollm2"),
 ]  # fmt: skip
 
 
@@ -79,7 +84,7 @@ def test_shared_tokens_are_the_same_bytes(target: str, draft: str) -> None:
 def test_a_growing_text_is_followed_as_if_it_were_encoded_at_once(target: str, draft: str) -> None:
     """Earlier pieces change as the text grows, and characters come in parts."""
     source, codec = codec_of(tokenizer(target)), codec_of(tokenizer(draft))
-    ids = source.ids(TEXT * 3)
+    ids = source.ids((TEXT + "<s>x</s> <|im_end|><unk>y") * 3)
     follower, changed, partial = TextFollower(source, codec), 0, 0
     for token in ids:
         before = list(follower.ids)
@@ -129,8 +134,8 @@ def test_a_string_is_drafted_in_the_targets_ids(
     """Spaces at the beginning of a draft stay, and none come in."""
     source, codec = codec_of(tokenizer(target)), codec_of(tokenizer(draft))
     # A continuation such as " and", whose first space a tokenizer of `▁` adds by itself.
-    says = Says(codec, continued.removeprefix(" ") if draft == "metaspace" else continued)
-    if draft == "metaspace" and not continued.startswith(" "):
+    says = Says(codec, continued.removeprefix(" ") if draft in OURS else continued)
+    if draft in OURS and not continued.startswith(" "):
         says.ids = codec.ids("x" + continued)[len(codec.ids("x")) :]
     drafter = StringDrafter(says, source, codec, size=30, depth=20)
     ids = source.ids(text)
@@ -188,7 +193,7 @@ def test_parts_of_characters_are_neither_drafted_nor_drafted_after(target: str, 
     text = source.decode(drafter.propose(TorchCoins(0)).token_ids[1:])
     assert "and" in text
     assert CUT not in text
-    ids = source.ids("the 日")
+    ids = source.ids("the 𓂀")  # a piece of no tokenizer
     begun = next(i for i in range(1, len(ids)) if source.decode(ids[:i]).endswith(CUT))
     drafter.prefill(torch.tensor(ids[: begun - 1]))
     for i, token in enumerate(ids[begun - 1 :], start=begun):
@@ -255,11 +260,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Tiny random models with these tokenizers."""
     return {
         name: save_tiny_model(tmp_path_factory.mktemp(name), tokenizer(name), seed=i)
-        for i, name in enumerate((EMBEDDED, "metaspace"))
+        for i, name in enumerate((EMBEDDED, *OURS))
     }
 
 
-@pytest.mark.parametrize(("target", "draft"), [(EMBEDDED, "metaspace"), ("metaspace", EMBEDDED)])
+@pytest.mark.parametrize(
+    ("target", "draft"),
+    [pair for pair in PAIRS if "smollm2" not in pair] + [("metaspace", "unigram")],
+)
 def test_greedy_ids_equal_those_of_generate(folders, target: str, draft: str) -> None:
     """Through both ways, and for a text source of another tokenizer."""
     pair = load_pair(folders[target], folders[draft], other_tokenizer=True)
