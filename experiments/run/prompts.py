@@ -446,7 +446,7 @@ def search_prompts(config: Config) -> Prompts:
         if given.count is None or left < 1:
             raise ConfigError(
                 "search.prompts: the run measures all prompts of its source, so none is left to measure "
-                "on: name  other prompts here, or lower prompts.count"
+                "on: name other prompts here, or lower prompts.count"
             )
         return given.model_copy(
             update={"skip": given.skip + given.count, "count": min(left, TUNING)}
