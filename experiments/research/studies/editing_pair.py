@@ -4,10 +4,10 @@
 
 The answer to a stretch of code is the same code with each `self` renamed to `this`. From code alone a
 model learns to guess what comes next, and only slowly to copy; so both models copy random tokens first.
-That takes a quarter of an hour on one core, and needs the embedded pair's tokenizer and the standard
+That takes 20 minutes on a busy core, and needs the embedded pair's tokenizer and the standard
 library. FOLDER gets the models `target` and `draft`, and `prompts.jsonl` with sources from held-out files:
 
-    treespec run summarise models.target=FOLDER models.draft=null \\
+    treespec run summarise models.target=FOLDER models.draft=null models.dtype=float32 \\
         prompts='{kind: jsonl, path: FOLDER/prompts.jsonl, source: source}'
 """
 
@@ -32,8 +32,7 @@ from treespec.files import write_whole
 
 END = 0
 """The token that begins and ends an answer, and pads it."""
-LONGEST = 64
-PROMPTS = 24
+LONGEST, PROMPTS = 64, 24
 SIZES = {"target": (2, 128), "draft": (1, 64)}
 """Layers of the encoder, and of the decoder; and their width."""
 Files = Sequence[SourceFile]
@@ -49,6 +48,7 @@ class Batch:
 
 
 def build(layers: int, width: int, vocabulary: int) -> Any:
+    ends: Any = dict.fromkeys(("decoder_start_token_id", "eos_token_id", "pad_token_id"), END)
     config = T5Config(
         vocab_size=vocabulary,
         d_model=width,
@@ -58,7 +58,7 @@ def build(layers: int, width: int, vocabulary: int) -> Any:
         num_heads=4,
         dropout_rate=0.0,
         feed_forward_proj="gated-gelu",
-        **dict.fromkeys(("decoder_start_token_id", "eos_token_id", "pad_token_id"), END),
+        **ends,
         relative_attention_max_distance=LONGEST,
     )
     return T5ForConditionalGeneration(config)
@@ -150,10 +150,10 @@ def main(
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     rng = random.Random(2)
-    lengths = [rng.randint(LONGEST // 2, LONGEST) for _ in range(PROMPTS)]
-    texts = [stretch(corpus.held_out, tokenizer, length, rng) for length in lengths]
-    lines = [json.dumps({"source": text}) + "\n" for text in texts]
-    write_whole(folder / "prompts.jsonl", "".join(lines))
+    held_out_code = partial(stretch, corpus.held_out, tokenizer)
+    texts = [held_out_code(rng.randint(LONGEST // 2, LONGEST), rng) for _ in range(PROMPTS)]
+    lines = "".join(json.dumps({"source": text}) + "\n" for text in texts)
+    write_whole(folder / "prompts.jsonl", lines)
 
 
 if __name__ == "__main__":
