@@ -11,6 +11,7 @@ from treespec.experiments.config.model_draft import all_of, source_of
 from treespec.experiments.config.schema import ModelsConfig, Prompts, TreeMethod
 from treespec.experiments.config.trained import TrainedHead, heads_in
 from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.run.datastores import missing_datastores
 from treespec.experiments.run.prompt_rows import RawPrompt
 from treespec.experiments.run.prompts import Prompt, batches_of, encode
 from treespec.models.codec import plain_text
@@ -119,11 +120,12 @@ def _require_drafters(experiment: Experiment, pair: "Pair | PairOutline") -> Non
         draft = method.config.draft
         parts = [source for source in all_of(draft) if isinstance(source, PartOfTarget)]
         heads = list(heads_in([draft]))
+        # An outline has no loaded models for drafters that run one, and is there before datastores are.
+        needs = [*parts, *heads, *method.draft_models, *missing_datastores([method])]
+        possible = hasattr(pair.target, "fresh") or not needs
         try:
             for part in parts:
                 part.skipped(pair.target.layer_count)
-            # A drafter that runs a model needs that model loaded; an outline has no loaded models.
-            possible = hasattr(pair.target, "fresh") or not (parts or heads or method.draft_models)
             if possible and (parts or heads or isinstance(method.tree, Budget)):
                 for sampling in method.choices:
                     # Sources without models need a vocabulary and tokenizer, which an outline has too.

@@ -66,10 +66,11 @@ def build(layers: int, width: int, vocabulary: int) -> Any:
 
 def shuffled(step: int, vocabulary: int, *, batch: int = 64, among: int = 256) -> Batch:
     """Texts of random tokens to copy: short ones first, then longer ones, at last with repetitions."""
-    length = int(torch.randint(8, 17 if step < 600 else 49, ()))
+    longest = min(max(16, 16 + (step - 800) // 12), 48)
+    length = int(torch.randint(8, longest + 1, ()))
     tokens = (torch.randperm(vocabulary - 1)[:among] + 1).sort().values
     order = torch.rand(batch, among).argsort(1)[:, :length]
-    if step >= 800 and step % 2:
+    if step >= 1200 and step % 2:
         order = order.gather(1, torch.randint(length, (batch, length)))
     ends = torch.full((batch, 1), END)
     return Batch(tokens[order], torch.cat([tokens[order], ends], 1), torch.cat([ends[0], tokens]))
@@ -131,7 +132,7 @@ def train(
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder for the pair and the prompts.")],
-    shuffles: Annotated[int, typer.Option(help="Steps on tokens in random order.")] = 1000,
+    shuffles: Annotated[int, typer.Option(help="Steps on tokens in random order.")] = 1600,
     codes: Annotated[int, typer.Option(help="Steps on code.")] = 800,
 ) -> None:
     """Train the pair, and write it with its prompts."""

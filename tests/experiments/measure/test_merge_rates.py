@@ -46,7 +46,7 @@ def test_rates_are_those_of_each_source_alone_on_other_texts(
     (built,) = build(config.model_copy(update={"methods": (method,)})).methods
     later = config.prompts.model_copy(update={"start": 24 + 8})
     raw = module.read_prompts(later)[:2]
-    texts = [prompt.ids for prompt in module.encode(raw, later, loaded_pair.tokenizer)]
+    texts = [prompt.ids for prompt in module.read_by(loaded_pair, raw, later)]
     choice = built.choices["T=1"]
     steps = [
         step
