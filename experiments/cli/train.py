@@ -266,12 +266,14 @@ def data_command(
         from treespec.experiments.run.progress import Reporter
         from treespec.experiments.training.precision import has_bfloat16
         from treespec.experiments.training.texts.counts import finding
+        from treespec.experiments.training.texts.text_folder import dtype_begun_in
         from treespec.experiments.training.texts.write_texts import Recipe, write_texts
         from treespec.models.load import load_pair
 
         calm_transformers()
         reporter = Reporter(progress(quiet))
-        dtype = dtype or ("bfloat16" if has_bfloat16(device) else "float32")
+        usual = "bfloat16" if has_bfloat16(device) else "float32"
+        dtype = dtype or dtype_begun_in(out) or usual
         with reporter.task(f"loading {target}"):
             pair = load_pair(target, "none", dtype=dtype, device=device, passes="eager")
         recipe = Recipe(

@@ -39,6 +39,16 @@ def read_by(
             source, or an encoder cannot read it.
     """
     prompts = encode(raw, config, pair.tokenizer, first, pair.target.start_tokens)
+    require_sources(pair, prompts)
+    return prompts
+
+
+def require_sources(pair: "Pair | PairOutline", prompts: Sequence[Prompt]) -> None:
+    """Refuse prompts whose source an encoder-decoder target, or one that drafts for it, cannot read.
+
+    Raises:
+        PromptError: names the prompt.
+    """
     for prompt in prompts if pair.target.needs_source else ():
         if not prompt.source:
             raise PromptError(
@@ -49,7 +59,6 @@ def read_by(
             pair.require_source(prompt.source)
         except TreespecError as error:
             raise PromptError(f"{prompt.where}: {error}") from None
-    return prompts
 
 
 def require_covered(experiment: Experiment, pair: "Pair | PairOutline") -> None:
@@ -121,7 +130,8 @@ def _require_drafters(experiment: Experiment, pair: "Pair | PairOutline") -> Non
         parts = [source for source in all_of(draft) if isinstance(source, PartOfTarget)]
         heads = list(heads_in([draft]))
         # An outline has no loaded models for drafters that run one, and is there before datastores are.
-        needs = [*parts, *heads, *method.draft_models, *missing_datastores([method])]
+        plugged = [source for source in all_of(draft) if source_of(source).plugged]
+        needs = [*parts, *heads, *plugged, *method.draft_models, *missing_datastores([method])]
         possible = hasattr(pair.target, "fresh") or not needs
         try:
             for part in parts:
@@ -135,9 +145,14 @@ def _require_drafters(experiment: Experiment, pair: "Pair | PairOutline") -> Non
 
 
 def require_fits(
-    experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
+    experiment: Experiment,
+    pair: "Pair | PairOutline",
+    measured: Sequence[Prompt],
+    spare: Sequence[Prompt] = (),
 ) -> None:
     """Check, before anything runs, that prompts fit in every context and trees in the vocabulary.
+
+    `spare`: prompts that are not measured, on which settings are tuned.
 
     Raises:
         PromptError: if one does not fit; names the prompt and the method.
@@ -147,7 +162,8 @@ def require_fits(
     require_covered(experiment, pair)
     _require_drafters(experiment, pair)
     if getattr(pair.target, "needs_source", False):
-        _require_alike(experiment, prompts)
+        _require_alike(experiment, measured)
+    prompts = [*measured, *spare]
     for method in experiment.methods:
         drafts = None in method.draft_models or method.kind == "assisted"
         lengths = [m.max_length for m in ((pair.target, pair.draft) if drafts else (pair.target,))]

@@ -159,7 +159,7 @@ def load_inputs(
     def inputs(pair: "Pair | PairOutline") -> tuple[list[Prompt], list[Prompt]]:
         prompts = read_by(pair, session.ready.measured, config.prompts)
         spare = read_by(pair, session.ready.spare, config.prompts, first=len(prompts))
-        require_fits(experiment, pair, [*prompts, *spare])
+        require_fits(experiment, pair, prompts, spare)
         return prompts, spare
 
     if session.fresh:

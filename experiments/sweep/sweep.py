@@ -16,7 +16,7 @@ from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import ConfigError, PromptError, SweepError
 from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.fastest_settings import forget
-from treespec.experiments.run.inputs import read_by, require_fits
+from treespec.experiments.run.inputs import read_by, require_fits, require_sources
 from treespec.experiments.run.models import load_models, outline_own_drafts
 from treespec.experiments.run.passes import choose_ahead
 from treespec.experiments.run.progress import Reporter
@@ -259,7 +259,12 @@ def require_models(
             outlines[pair] = outline_own_drafts(outlines[pair], methods, other_tokenizer=other)
             require_vocabularies(outlines[pair], methods)
             build_missing(missing_datastores(methods), outlines[pair], reporter)
-            require_fits(start.experiment, outlines[pair], encoded[encoding])
+            require_sources(
+                outlines[pair], encoded[encoding]
+            )  # by the drafts that methods name, too
+            cut = len(start.measured)
+            prompts, spare = encoded[encoding][:cut], encoded[encoding][cut:]
+            require_fits(start.experiment, outlines[pair], prompts, spare)
 
 
 @contextmanager

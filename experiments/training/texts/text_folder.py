@@ -1,5 +1,6 @@
 """The folder that texts are written to: appended batch by batch, and gone on with after a kill."""
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,14 @@ from treespec.files import append_whole
 VERSION = 1
 
 CARD = "DATA_CARD.md"
+
+
+def dtype_begun_in(path: Path) -> str | None:
+    """The dtype of the target that began a folder of texts; None if there is none, or it does not say."""
+    try:
+        return json.loads((path / "manifest.json").read_text())["recipe"]["dtype"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # what is wrong with a folder is said when it is opened
 
 
 class TextFolder(HeldFolder):

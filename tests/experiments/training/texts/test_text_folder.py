@@ -13,7 +13,7 @@ from treespec.experiments.training.corpus import standard_library
 from treespec.experiments.training.texts import prompts_asked, text_folder, text_index, write_texts
 from treespec.experiments.training.texts.leaks import held_out_prompts, leaks
 from treespec.experiments.training.texts.text_data import TextData
-from treespec.experiments.training.texts.text_folder import TextFolder
+from treespec.experiments.training.texts.text_folder import TextFolder, dtype_begun_in
 from treespec.experiments.training.texts.write_texts import Recipe
 from treespec.files import append_whole
 from treespec.models.load import load_pair
@@ -128,7 +128,8 @@ def test_what_the_texts_are(tmp_path, pair, quick, prompts):
     assert leaks(data, data.prompt_lengths, prompts) == []
     recipe, counts = data.manifest["recipe"], data.manifest["counts"]
     assert recipe["writer"] == "engine"
-    assert recipe["dtype"] == "bfloat16"
+    assert recipe["dtype"] == dtype_begun_in(tmp_path / "a") == "bfloat16"
+    assert dtype_begun_in(tmp_path) is None
     assert counts["answer_tokens"] == data.tokens
     assert counts["leaks"] == 0
     assert sum(line["texts"] for line in counts["openings"]) <= counts["texts"] == len(data)
