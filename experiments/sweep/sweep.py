@@ -259,12 +259,9 @@ def require_models(
             outlines[pair] = outline_own_drafts(outlines[pair], methods, other_tokenizer=other)
             require_vocabularies(outlines[pair], methods)
             build_missing(missing_datastores(methods), outlines[pair], reporter)
-            require_sources(
-                outlines[pair], encoded[encoding]
-            )  # by the drafts that methods name, too
-            cut = len(start.measured)
-            prompts, spare = encoded[encoding][:cut], encoded[encoding][cut:]
-            require_fits(start.experiment, outlines[pair], prompts, spare)
+            prompts, cut = encoded[encoding], len(start.measured)
+            require_sources(outlines[pair], prompts)  # again: the drafts of this job read them too
+            require_fits(start.experiment, outlines[pair], prompts[:cut], prompts[cut:])
 
 
 @contextmanager
