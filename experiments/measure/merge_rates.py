@@ -83,9 +83,15 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
         if isinstance(method, TreeMethod) and isinstance(method.draft, MergeDraft)
     ]
     reporter = Reporter(Console(stderr=True))
-    pair = load_with_passes(config.models, build(config).methods, load_models, reporter).pair
     prompts = search_prompts(config.model_copy(update={"search": SearchConfig()}))
     raw = read_prompts(prompts)[: prompts.count]
+    pair = load_with_passes(
+        config.models,
+        build(config).methods,
+        load_models,
+        reporter,
+        check=lambda outline: read_by(outline, raw, prompts),
+    ).pair
     texts = read_by(pair, raw, prompts)
     known: dict[tuple[str, str], Rates] = {}
     by_merge: dict[str, dict[str, list[Rates]]] = {}

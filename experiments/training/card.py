@@ -19,6 +19,7 @@ from treespec.experiments.training.corpus import (
 )
 from treespec.experiments.training.evaluate import PairStatistics
 from treespec.experiments.training.loop import Progress
+from treespec.experiments.training.precision import has_bfloat16
 from treespec.experiments.training.sizes import PairSize
 from treespec.files import write_whole
 
@@ -100,6 +101,7 @@ One byte-level BPE tokenizer of {run.pair.vocab} entries; `<|endoftext|>` separa
 
 def _recipe(run: Run) -> str:
     processor = environment()["hardware"]["cpu"] or platform.machine()
+    passes = "bfloat16" if has_bfloat16("cpu") else "float32"
     progress = [("target", run.target_progress), ("draft", run.draft_progress)]
     columns = [
         Column[tuple[str, Progress]]("model", lambda row: row[0], left=True),
@@ -117,7 +119,7 @@ def _recipe(run: Run) -> str:
 
     {run.command}
 
-Seed {run.seed}. Float32 weights, bfloat16 autocast, gradients clipped to norm 1. Muon (momentum
+Seed {run.seed}. Float32 weights, passes in {passes}, gradients clipped to norm 1. Muon (momentum
 0.95, Nesterov) for matrices inside layers, AdamW (0.9, 0.95) for embeddings and norms; linear
 warm-up, constant rate, linear decay to zero. Blocks are packed files, reshuffled every epoch.
 
