@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from treespec.errors import in_words
 from treespec.experiments.errors import TrainingError
-from treespec.experiments.training.precision import training_passes
+from treespec.experiments.training.precision import muon_step, training_passes
 from treespec.files import write_whole
 
 CHECKPOINT_SECONDS = 60.0
@@ -101,7 +101,8 @@ class Optimizers:
         for name, optimizer in self.parts.items():
             for group in optimizer.param_groups:
                 group["lr"] = self.rates[name] * factor
-            optimizer.step()
+            with muon_step(self.parameters[0].device):
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
 
