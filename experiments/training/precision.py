@@ -29,7 +29,8 @@ def training_passes(device: str | torch.device) -> AbstractContextManager:
 def muon_step(device: str | torch.device) -> AbstractContextManager:
     """A step of `torch.optim.Muon`, which orthogonalises in bfloat16, in float32 where that is emulated.
 
-    One update of a 576x1280 matrix took 7.3 s on that EPYC, 0.24 s in float32: nine tenths of a training.
+    On that EPYC an update of a 576x1280 matrix took 5.2 s in bfloat16 and 0.16 s in float32, and a head of
+    EAGLE-3 for SmolLM2 trained at 71 and 300 tokens a second.
     """
     return nullcontext() if has_bfloat16(device) else _WithoutBfloat16()
 
