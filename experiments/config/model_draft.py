@@ -280,7 +280,11 @@ def _counted_in(files: tuple[tuple[str, object], ...], tokenizer: Any) -> Mappin
 
 @built_in()
 class StringsDraft(Settings):
-    """A draft model of another tokenizer, whose drafts are strings in the target's tokens."""
+    """A draft model of another tokenizer, whose drafts are strings in the target's tokens.
+
+    Text sources that match strings are for Python only: `StringDrafter(PromptLookup(...), ...)` of
+    `treespec.draft`.
+    """
 
     source: Literal["strings"] = "strings"
     """A draft model of another tokenizer drafts strings; needs `models.other_tokenizer`."""

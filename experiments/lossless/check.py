@@ -30,7 +30,7 @@ from treespec.experiments.lossless.law import SAMPLES_PER_SIGN, LawCheck, LawChe
 from treespec.experiments.lossless.samples import KeptSamples, code_hash
 from treespec.experiments.records.manifest import config_data, environment
 from treespec.experiments.run.baselines import generate_plain
-from treespec.experiments.run.inputs import read_by, require_covered
+from treespec.experiments.run.inputs import read_by, require_covered, require_readable
 from treespec.experiments.run.models import load_models, parts_of
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.passes import load_with_passes
@@ -120,7 +120,10 @@ def check_lossless(
 
     def inputs(pair: "Pair | PairOutline") -> list[Prompt]:
         require_covered(experiment, pair)
-        return read_by(pair, texts, config.prompts)
+        prompts = read_by(pair, texts, config.prompts)
+        for method in experiment.methods:
+            require_readable(method, pair, prompts)
+        return prompts
 
     loaded = load_with_passes(config.models, experiment.methods, load, reporter, check=inputs)
     pair, config = loaded.pair, config.model_copy(update={"models": loaded.models})

@@ -26,13 +26,14 @@ from treespec.experiments.config.model_draft import source_of
 from treespec.experiments.config.schema import Config, SearchConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.report.terminal import say
-from treespec.experiments.run.inputs import read_by
+from treespec.experiments.run.inputs import read_by, require_readable
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, behind, read_prompts, search_prompts
 from treespec.experiments.run.seeds import seed_of
 from treespec.models.load import Pair
+from treespec.models.outline import PairOutline
 from treespec.plugins import Settings
 from treespec.step import Step
 from treespec.stopping import stop_at_tokens
@@ -85,14 +86,17 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
     reporter = Reporter(Console(stderr=True))
     prompts = search_prompts(config.model_copy(update={"search": SearchConfig()}))
     raw = read_prompts(prompts)[: prompts.count]
-    pair = load_with_passes(
-        config.models,
-        build(config).methods,
-        load_models,
-        reporter,
-        check=lambda outline: read_by(outline, raw, prompts),
-    ).pair
-    texts = read_by(pair, raw, prompts)
+    methods = build(config).methods
+
+    def inputs(models: Pair | PairOutline) -> list[Prompt]:
+        texts = read_by(models, raw, prompts)
+        for method in methods:
+            if method.config in merges:
+                require_readable(method, models, texts)
+        return texts
+
+    pair = load_with_passes(config.models, methods, load_models, reporter, check=inputs).pair
+    texts = inputs(pair)
     known: dict[tuple[str, str], Rates] = {}
     by_merge: dict[str, dict[str, list[Rates]]] = {}
     for merge in merges:

@@ -25,7 +25,7 @@ from treespec.experiments.measure.source_recording import (
     traced_source,
 )
 from treespec.experiments.records.manifest import config_data, environment, now
-from treespec.experiments.run.inputs import read_by, require_own_passes
+from treespec.experiments.run.inputs import read_by, require_own_passes, require_readable
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
@@ -85,7 +85,9 @@ def trace(
     def inputs(pair: "Pair | PairOutline") -> list[Prompt]:
         if pair.target.needs_source:
             require_own_passes(config.models)
-        return read_by(pair, raw, config.prompts)
+        prompts = read_by(pair, raw, config.prompts)
+        require_readable(named, pair, prompts)
+        return prompts
 
     loaded = load_with_passes(
         config.models,

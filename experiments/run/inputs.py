@@ -184,7 +184,7 @@ def require_fits(
             except TreespecError as error:
                 way = "; prompts.tokens cuts prompts" * isinstance(error, ContextOverflow)
                 raise PromptError(f"{prompt.where}, method {method.name!r}: {error}{way}") from None
-        _require_readable(method, pair, prompts)
+        require_readable(method, pair, prompts)
         laws = {choice.law for choice in method.choices.values()}
         widest = max(map(len, method.shape.children)) if method.shape else 0
         if laws - {Law.IID} and widest > pair.draft.vocab_size:
@@ -194,11 +194,19 @@ def require_fits(
             )
 
 
-def _require_readable(
-    method: BuiltMethod, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
+def require_readable(
+    method: BuiltMethod | None, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
 ) -> None:
-    """Refuse prompts that spell out a special token of a draft of another tokenizer."""
-    models = (pair.draft if name is None else pair.others.get(name) for name in method.draft_models)
+    """Refuse prompts that spell out a special token of a draft of another tokenizer.
+
+    `method`: whose drafts read the prompts; None for the pair's draft model alone.
+
+    Raises:
+        PromptError: names the prompt and the method.
+    """
+    names = (None,) if method is None else method.draft_models
+    by = "" if method is None else f", method {method.name!r}"
+    models = (pair.draft if name is None else pair.others.get(name) for name in names)
     for shared in [vars(model).get("shared") for model in models if model is not None]:
         if shared is None:
             continue
@@ -206,4 +214,4 @@ def _require_readable(
             try:
                 plain_text(shared.target, shared.draft, prompt.ids)
             except InvalidPrompt as error:
-                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None
+                raise PromptError(f"{prompt.where}{by}: {error}") from None

@@ -126,6 +126,33 @@ def outline_own_drafts(
     return outline
 
 
+def require_quantised(config: ModelsConfig, methods: Iterable[BuiltMethod]) -> None:
+    """Refuse quantisations that are not available or not for these models, before weights are read.
+
+    Raises:
+        LoadError, Unavailable: name the config's key.
+    """
+    if config.quantised is None and config.draft_quantised is None:
+        return
+    from treespec.models.pair_places import draft_source, locate_pair
+    from treespec.models.quantised import require_quantisation
+    from treespec.models.source import dtype_of, find, require_quantisable
+
+    dtype = as_eager(config).dtype
+    own_dtype, key = dtype_of(config.draft_dtype or dtype), "draft_quantised"
+    with _naming_pair():
+        require_quantisation(config.quantised, config.device)
+        require_quantisation(config.draft_quantised, config.device, key)
+        target, draft, _ = locate_pair(config.target, config.draft)
+        require_quantisable(target, config.quantised, "quantised", dtype_of(dtype))
+        if draft is not None:
+            require_quantisable(draft, config.draft_quantised, key, own_dtype)
+    for name in _own_drafts(methods):
+        with _naming_draft():
+            own = find(draft_source(name))
+            require_quantisable(own, config.draft_quantised, key, own_dtype)
+
+
 def _own_drafts(methods: Iterable[BuiltMethod]) -> list[str]:
     """The names of the draft models that methods bring themselves, each once."""
     return list(dict.fromkeys(name for method in methods for name in method.own_models))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 from rich.console import Console
 
-from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel, visible
+from treespec.errors import LoadError, TokenizerMismatch, Unavailable, UnsupportedModel, visible
 from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import ConfigError, PromptError, SweepError
 from treespec.experiments.run.datastores import build_missing, missing_datastores
 from treespec.experiments.run.fastest_settings import forget
 from treespec.experiments.run.inputs import read_by, require_fits, require_sources
-from treespec.experiments.run.models import load_models, outline_own_drafts
+from treespec.experiments.run.models import load_models, outline_own_drafts, require_quantised
 from treespec.experiments.run.passes import choose_ahead
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
@@ -236,6 +236,8 @@ def require_models(
 ) -> None:
     """Reject models that cannot be loaded and texts that exceed their context, without reading weights.
 
+    Quantisations that this machine lacks, or that are not for the models, are rejected too.
+
     Datastores that jobs may build are built here, once for all jobs.
 
     The device is not checked here, because jobs may run on another machine.
@@ -244,6 +246,7 @@ def require_models(
 
     outlines: dict[tuple[str, str | None, bool], PairOutline] = {}
     encoded: dict[tuple[str, str | None, bool, str], list[Prompt]] = {}
+    quantised: set[str] = set()
     for job in jobs:
         config, start = job.config, starts[job.name]
         other = config.models.other_tokenizer
@@ -257,6 +260,10 @@ def require_models(
                 encoded[encoding] = read_by(outlines[pair], texts, config.prompts)
             methods = start.experiment.methods
             outlines[pair] = outline_own_drafts(outlines[pair], methods, other_tokenizer=other)
+            wanted = repr((config.models, [method.own_models for method in methods]))
+            if wanted not in quantised:
+                require_quantised(config.models, methods)
+                quantised.add(wanted)
             require_vocabularies(outlines[pair], methods)
             build_missing(missing_datastores(methods), outlines[pair], reporter)
             prompts, cut = encoded[encoding], len(start.measured)
@@ -269,6 +276,8 @@ def _naming(grid: Grid, job: Job) -> Iterator[None]:
     """Add the file and the job to the message of an error."""
     try:
         yield
-    except (ConfigError, PromptError, LoadError, TokenizerMismatch, UnsupportedModel) as error:
+    except (
+        ConfigError, PromptError, LoadError, TokenizerMismatch, Unavailable, UnsupportedModel,
+    ) as error:  # fmt: skip
         error.args = (f"{grid.path}: {error} (in the job {job.name})",)
         raise

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from treespec.errors import InvalidArgument, Unavailable
+from treespec.errors import InvalidArgument, Unavailable, in_words
 
 
 def _torchao(name: str) -> Callable[[], Any]:
@@ -53,12 +53,16 @@ KINDS: Mapping[str, tuple[str, Callable[[], Any]]] = {
 """How weights can be quantised while they are loaded: the package, and the settings for transformers."""
 
 
-def require_quantisation(kind: str | None, device: torch.device, key: str = "quantised") -> None:
+def require_quantisation(
+    kind: str | None, device: torch.device | str, key: str = "quantised"
+) -> None:
     """Refuse a quantisation that is not known or not available here.
+
+    The device need not be of this machine.
 
     Raises:
         InvalidArgument: listing the known kinds.
-        Unavailable: naming the missing package, or the missing device.
+        Unavailable: naming the package that is missing or cannot be used, or the missing device.
     """
     if kind is None:
         return
@@ -69,15 +73,27 @@ def require_quantisation(kind: str | None, device: torch.device, key: str = "qua
         raise Unavailable(
             f"{key}={kind!r} needs the package {package}: pip install {package} accelerate"
         )
-    if package == "bitsandbytes" and device.type != "cuda":
+    if package == "bitsandbytes" and not str(device).startswith("cuda"):
         raise Unavailable(
             f"{key}={kind!r} is for CUDA devices, but the model is on {device}: use 'int8-weight-only'"
         )
+    settings_of(kind, key)
 
 
-def settings_of(kind: str) -> Any:
-    """The settings for transformers of a kind that `require_quantisation` has approved of."""
-    return KINDS[kind][1]()
+def settings_of(kind: str, key: str = "quantised") -> Any:
+    """The settings for transformers of a known kind.
+
+    Raises:
+        Unavailable: if its package cannot be used.
+    """
+    package, make = KINDS[kind]
+    try:
+        return make()
+    except Exception as error:  # one that does not fit torch or transformers fails in many ways
+        raise Unavailable(
+            f"{key}={kind!r}: the package {package} is installed but cannot be used "
+            f"({in_words(error, package)}): pip install --upgrade {package}, or leave the key out"
+        ) from error
 
 
 def quantisation_of(model: nn.Module) -> str | None:

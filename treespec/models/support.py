@@ -25,6 +25,8 @@ def refusal(model: PreTrainedModel) -> str | None:
     """Why this model cannot run trees with any attention; None if no reason is known."""
     config = model.config
     text = config.get_text_config(decoder=True)
+    if config.is_encoder_decoder and model.main_input_name != "input_ids":
+        return f"its encoder reads {model.main_input_name} instead of the tokens of a text"
     if model._is_stateful:
         return "it keeps a recurrent state, which cannot be rolled back to a branch of a tree"
     if _alibi(text):

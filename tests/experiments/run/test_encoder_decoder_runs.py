@@ -5,7 +5,9 @@ import os
 
 import polars as pl
 import pytest
-from tiny_encoder_decoders import SOURCES
+import yaml
+from tiny_encoder_decoders import SOURCES, encoder_decoder
+from transformers import AutoTokenizer
 
 from treespec import generate, load_pair
 from treespec.errors import InvalidPrompt, UnsupportedModel
@@ -14,8 +16,11 @@ from treespec.experiments.config.schema import Config, SummaryPrompts
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.lossless.check import check_lossless
 from treespec.experiments.measure.searched_run import run
+from treespec.experiments.measure.traces import trace
 from treespec.experiments.run.one_text import decode_one, one_text_config
 from treespec.experiments.run.prompts import read_prompts
+from treespec.experiments.sweep.grid import load_grid
+from treespec.experiments.sweep.sweep import run_sweep
 from treespec.models.load import with_drafts
 from treespec.models.outline import outline_pair
 
@@ -87,6 +92,56 @@ def test_what_a_run_does_not_cover_is_refused_before_weights_are_read(
         changed["models"] = over_sources["models"] | changes["models"]
     with pytest.raises(error, match=said):
         run(Config.model_validate(changed), folder=tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def bart_pairs(tiny_pair, tmp_path_factory):
+    """Pairs of BART, one half of which takes sources of 64 tokens at most, by that half."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_pair / "target")
+    folders = {}
+    for short in ("target", "draft"):
+        folders[short] = tmp_path_factory.mktemp(f"short_{short}")
+        for half in ("target", "draft"):
+            positions = 64 if half == short else 512
+            model = encoder_decoder(
+                "bart", vocab_size=len(tokenizer), max_position_embeddings=positions
+            )
+            model.save_pretrained(folders[short] / half)
+            tokenizer.save_pretrained(folders[short] / half)
+    return folders
+
+
+def swept(data, tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text(yaml.safe_dump(data | {"sweep": {"seed": [0, 1]}}))
+    run_sweep(load_grid(path), tmp_path / "sweep", lambda logs: None)
+
+
+READERS = {
+    "run": lambda data, folder: run(Config.model_validate(data), folder=folder / "run"),
+    "trace": lambda data, _: trace(Config.model_validate(data), sampling="T=0"),
+    "check": lambda data, _: check_lossless(Config.model_validate(data), samples=8),
+    "sweep": swept,
+}
+
+
+@pytest.mark.parametrize("short", ["target", "draft"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_source_that_is_too_long_is_refused_before_weights_are_read(
+    over_sources, bart_pairs, tmp_path, monkeypatch, reader, short
+):
+    monkeypatch.setattr("treespec.models.load.read_model", None)
+    path = tmp_path / "articles.jsonl"
+    articles = (SOURCES[0], SOURCES[0] * 20)
+    path.write_text("".join(json.dumps({"article": text}) + "\n" for text in articles))
+    data = over_sources | {
+        "models": over_sources["models"] | {"target": os.fspath(bart_pairs[short])},
+        "prompts": over_sources["prompts"] | {"path": os.fspath(path)},
+    }
+    with pytest.raises(
+        PromptError, match=r"line 2: .*the source has \d+ tokens, but the encoder takes 64"
+    ):
+        READERS[reader](data, tmp_path)
 
 
 def test_the_shipped_study_runs(t5_pair, tmp_path):

@@ -1,5 +1,6 @@
 """Drafts whose vocabulary does not suit a method are refused before any weights are read."""
 
+import json
 import os
 
 import polars as pl
@@ -11,8 +12,11 @@ from transformers import AutoTokenizer
 
 from treespec.errors import LoadError, TokenizerMismatch
 from treespec.experiments.config.schema import Config
-from treespec.experiments.errors import ConfigError
+from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.lossless.check import check_lossless
+from treespec.experiments.measure.merge_rates import measured
 from treespec.experiments.measure.searched_run import run
+from treespec.experiments.measure.traces import trace
 from treespec.experiments.run.models import load_models
 
 
@@ -71,6 +75,43 @@ def test_what_a_vocabulary_does_not_allow_is_refused(places, tmp_path, draft, mo
     }
     with pytest.raises(ConfigError, match=rf"^method 'mine': {said}"):
         run(config_of(places, draft, **models), folder=tmp_path / "run", load=never)
+
+
+READERS = {
+    "check": lambda config: check_lossless(config, samples=8),
+    "merge rates": measured,
+    "run": run,
+    "trace": trace,
+    "trace of a method": lambda config: trace(config, method="mine"),
+}
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_special_token_of_the_draft_is_refused_before_weights_are_read(
+    places, tmp_path, monkeypatch, reader, own
+):
+    """Of the draft of the pair, or of one that only the method names."""
+    if own and reader == "trace":
+        pytest.skip("records the draft of the pair alone")
+    monkeypatch.setattr("treespec.models.load.read_model", None)
+    other, path = os.fspath(places["folder"] / "other"), tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": "def walk(tree): </s> " * 20}) + "\n")
+    model = {"source": "model", "model": other if own else None}
+    config = config_of(places, model, draft="none" if own else other, other_tokenizer=True)
+    data = config.model_dump(mode="json") | {
+        "prompts": {"kind": "jsonl", "path": os.fspath(path), "tokens": 40}
+    }
+    if reader == "merge rates":
+        merge = {
+            "source": "merge",
+            "sources": [model, {"source": "lookup"}],
+            "rates": [[[0.5]]] * 2,
+        }
+        shape = {"kind": "budget", "depth": 3, "size": 8, "branching": 2}
+        data["methods"] = [{"kind": "tree", "draft": merge, "shape": shape, "name": "mine"}]
+    with pytest.raises(PromptError, match=r"line 1.*'</s>', a special token of the draft"):
+        READERS[reader](Config.model_validate(data))
 
 
 def test_what_suits_is_loaded(places, tmp_path):

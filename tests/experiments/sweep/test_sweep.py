@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from sweep_tables import without_times
 
-from treespec.errors import LoadError
+from treespec.errors import LoadError, Unavailable
 from treespec.experiments.errors import PromptError, SweepError, TooFewPrompts
 from treespec.experiments.sweep import sweep as sweep_module
 from treespec.experiments.sweep.attempts import Ended, outcome_of, read_attempts
@@ -15,6 +15,7 @@ from treespec.experiments.sweep.executors import InProcess
 from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
 from treespec.experiments.sweep.sweep_folder import read_manifest
+from treespec.models import quantised
 
 
 @pytest.fixture(autouse=True)
@@ -231,6 +232,38 @@ def test_texts_too_long_for_the_context_are_refused_before_anything_starts(grid_
         run_sweep(grid, tmp_path / "new", lambda logs: executor)
     assert not executor.started
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "given", "error", "said"),
+    [
+        ("quantised", "bitsandbytes-nf4", {}, Unavailable, "is for CUDA devices"),
+        ("draft_quantised", "int8-dynamic", {}, Unavailable, "needs the package torchao"),
+        ("quantised", "int8-dynamic", {"dtype": "float64"}, LoadError, "is not for weights in float64"),
+        ("draft_quantised", "int8-dynamic", {"draft_dtype": "float64"}, LoadError, ".*float64.*draft'"),
+        ("draft_quantised", "int8-dynamic", {"draft": "none", "draft_dtype": "float64"}, LoadError,
+         ".*float64.*draft'"),
+    ],
+)  # fmt: skip
+def test_quantisations_that_cannot_be_are_refused_before_anything_starts(
+    grid_file, tiny_pair, tmp_path, monkeypatch, key, kind, given, error, said
+):
+    """Of the target, of the draft of the pair, and of one that a method names; by the last job only."""
+    lacking = ["torchao"] if "torchao" in said else []
+    monkeypatch.setattr(quantised, "find_spec", lambda name: None if name in lacking else name)
+    monkeypatch.setattr(quantised, "settings_of", lambda *words: None)
+    own = {"source": "model", "model": str(tiny_pair / "draft")} if "draft" in given else {}
+    grid = load_grid(
+        grid_file(
+            {f"models.{key}": [None, kind]},
+            models={"target": str(tiny_pair), "dtype": "float32", **given},
+            methods=[{"kind": "tree", "shape": "chain:3", **({"draft": own} if own else {})}],
+        )
+    )
+    executor = Pretender(pytest.fail, lambda task: None)
+    with pytest.raises(error, match=rf"grid\.yaml: models\.{key}='{kind}' {said}.*\(in the job"):
+        run_sweep(grid, tmp_path / "new", lambda logs: executor)
+    assert not executor.started
 
 
 def test_models_that_are_gone_cost_no_finished_sweep(start, planned, monkeypatch):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from tiny_encoder_decoders import ENCODER_DECODERS, VOCAB, encoder_decoder
 from tiny_models import build, perturbed
 from torch import Tensor
-from transformers import LEDConfig
+from transformers import LEDConfig, WhisperConfig, WhisperForConditionalGeneration
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft import PromptLookup
@@ -19,6 +20,7 @@ from treespec.errors import InvalidPrompt, UnsupportedModel
 from treespec.models import encoder_decoder as ours
 from treespec.models.encoder_decoder import encoded
 from treespec.models.passes.choosing_passes import choose_passes
+from treespec.models.source import find, read_config
 from treespec.models.support import context_length, source_length
 from treespec.models.transformers_model import TransformersModel
 from treespec.protocols import Drafter
@@ -182,8 +184,10 @@ def test_a_source_is_encoded_once(models: Any) -> None:
     assert calls == ["encoder", "keys", "encoder", "keys"]
 
 
-def test_forced_tokens_are_those_of_generate(models: Any) -> None:
-    target, draft = models("bart")
+@pytest.mark.parametrize("name", ["bart", "mbart", "m2m_100"])
+def test_forced_tokens_are_those_of_generate(name: str, models: Any) -> None:
+    """Such as the language of a translation, which mBART and M2M100 force as the first token."""
+    target, draft = models(name)
     source = source_of(17)
     forced = {"forced_bos_token_id": 33, "forced_eos_token_id": 44}
     expected = generated(target, source, **forced)
@@ -229,6 +233,25 @@ def test_a_source_is_as_long_as_the_encoder_takes(name: str) -> None:
 def test_two_halves_may_have_limits_of_their_own() -> None:
     config = LEDConfig(max_encoder_position_embeddings=300, max_decoder_position_embeddings=20)
     assert (source_length(config), context_length(config)) == (300, 20)
+
+
+def test_an_encoder_of_sound_is_refused(tmp_path: Path) -> None:
+    """By its config, before weights are read; and as a model that is loaded already."""
+    config = WhisperConfig(
+        vocab_size=VOCAB, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, num_mel_bins=8,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3,
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    with pytest.raises(
+        UnsupportedModel,
+        match=r"is a 'whisper' model.*a decoder alone or behind an encoder of text$",
+    ):
+        read_config(find(tmp_path))
+    with pytest.raises(
+        UnsupportedModel, match=r"^whisper models .*its encoder reads input_features"
+    ):
+        TransformersModel(WhisperForConditionalGeneration(config))
 
 
 def test_what_cannot_be_is_refused_in_one_sentence(models: Any) -> None:

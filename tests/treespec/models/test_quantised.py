@@ -1,5 +1,6 @@
 """Quantised models: greedy texts equal `generate`'s, and layers that mix the rows of a pass are refused."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,12 @@ def test_what_is_not_available_is_refused_in_one_sentence(
     monkeypatch.setattr(quantised, "find_spec", lambda name: name)
     with pytest.raises(Unavailable, match=r"draft_quantised='bitsandbytes-nf4' is for CUDA"):
         load_pair("embedded", draft_quantised="bitsandbytes-nf4")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torchao", None)  # as if importing it failed
+        with pytest.raises(
+            Unavailable, match=r"^quantised='int8-dynamic': the package torchao .*cannot be used \("
+        ):
+            load_pair("embedded", quantised="int8-dynamic")
     write_gguf(tmp_path / "x.gguf")
     with pytest.raises(LoadError, match="quantised already, in a GGUF file: give a folder"):
         require_quantisable(find(tmp_path / "x.gguf"), "int8-dynamic", "quantised", "auto")
